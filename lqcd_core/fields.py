@@ -201,9 +201,9 @@ class GaugeField(_HostField):
     def check_unitary(self, tolerance: float | None = None) -> None:
         """Raise :class:`NonUnitaryLinksError` if links are not finite or not in SU(Nc).
 
-        The default tolerance is 1e-6 for double, 2e-5 for single, 1e-2 for half and 1e-1 for bf16 storage.
+        The default tolerance is 1e-5 for double (it may hold a 32-bit file), 2e-5 for single, 1e-2 for half and 1e-1 for bf16 storage.
         """
-        limits = {"double": 1e-6, "single": 2e-5, "half": 1e-2, "bf16": 1e-1}
+        limits = {"double": 1e-5, "single": 2e-5, "half": 1e-2, "bf16": 1e-1}
         limit = limits[self.precision.name] if tolerance is None else tolerance
         found = self.unitarity()
         if not np.isfinite(found):
