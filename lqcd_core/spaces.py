@@ -130,6 +130,12 @@ class ArraySpace:
     def copy(self, x: Handle) -> Handle:
         return self.xp.asarray(x, copy=True)
 
+    def scale(self, a, x: Handle) -> Handle:
+        if self.precision.is_split:
+            return self.store(self._scalar(a) * self.load(x))
+        x *= self._scalar(a)
+        return x
+
     def site_diagonal(self, term: SiteDiagonal):
         """The function x -> A x for a backend's SupportsSiteDiagonal; blocks are kept site-last in working precision."""
         xp, nc = self.xp, self.geometry.nc
@@ -200,7 +206,7 @@ class MaskedSpace:
         self.geometry._need_parity()
         self.zeros, self.axpy, self.inner = full.zeros, full.axpy, full.inner
         self.norm2, self.gamma5 = full.norm2, full.gamma5
-        for name in ("take", "put", "inner_slices", "axpy_norm2", "cg_update"):
+        for name in ("take", "put", "copy", "scale", "xpay", "inner_slices", "axpy_norm2", "cg_update"):
             if hasattr(full, name):
                 setattr(self, name, getattr(full, name))
 
