@@ -1,0 +1,49 @@
+# Each target is one word a user would type; all of them work from a fresh clone.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+# One thread per library: two pools on the same cores slow every test down.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+
+.PHONY: demo test slow lint asv clean
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+
+$(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[cli,torch]"
+	touch $@
+
+$(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,bench]"
+	touch $@
+
+# From nothing to a pion: a quenched configuration at beta = 6.0, twelve columns, a correlator file and a picture.
+DEMO = demo-output
+demo: $(VENV)/.demo
+	mkdir -p $(DEMO)
+	test -f $(DEMO)/cfg_000000.ildg || $(BIN)/lqcd generate --lattice 16x8x8x8 --beta 6.0 --seed 1 \
+	    --thermalization 200 --configurations 1 --format ildg -o $(DEMO)
+	test -f $(DEMO)/prop.h5 || $(BIN)/lqcd propagator $(DEMO)/cfg_000000.ildg --kappa 0.13 --csw 1.0 --tol 1e-10 \
+	    -o $(DEMO)/prop.h5 --resume
+	$(BIN)/lqcd spectrum $(DEMO)/prop.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
+	@echo "correlators: $(DEMO)/spectrum.h5, $(DEMO)/pion.csv   picture: $(DEMO)/effective_mass.png"
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(VENV)/.test
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.test
+	$(BIN)/pip install --quiet ruff
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+# Quick benchmarks of the current environment.
+asv: $(VENV)/.test
+	cd asv_benchmarks && ../$(BIN)/asv run --quick --show-stderr -E existing:../$(BIN)/python --set-commit-hash "$$(git rev-parse HEAD)"
+
+clean:
+	rm -rf $(VENV) $(DEMO) build *.egg-info
