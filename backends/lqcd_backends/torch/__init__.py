@@ -1,0 +1,1 @@
+"""The torch backend: fast on a CPU, differentiable, and on CUDA where there is one."""
