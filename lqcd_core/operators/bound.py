@@ -55,7 +55,7 @@ def diagonal_function(term: SiteDiagonal, vectors: Vectors, backend) -> Callable
     if term.blocks is None:
 
         def scalar(x: Handle) -> Handle:
-            y = vectors.axpy(term.scalar, x, vectors.zeros())
+            y = vectors.scale(term.scalar, vectors.copy(x))  # not zeros(): x may hold any number of columns
             return vectors.axpy(1j * term.twist, vectors.gamma5(x), y) if term.twist else y
 
         return scalar
