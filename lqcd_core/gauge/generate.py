@@ -74,7 +74,8 @@ def generate(
     .. math:: p(U)\propto\exp\Bigl[\frac{\beta}{N_c}\sum_P\mathrm{Re\,tr}\,U_P\Bigr]
 
     A sweep is one heatbath sweep and ``overrelaxation`` microcanonical sweeps. Configuration i comes after
-    ``thermalization + i * separation`` sweeps. The bits depend on the arguments alone, not on interruptions.
+    ``thermalization + i * separation`` sweeps. On one
+    machine the bits depend on these arguments alone, not on interruptions.
 
     Parameters
     ----------
@@ -153,6 +154,8 @@ def generate(
         "start": start,
     }
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not os.access(path.parent, os.W_OK):  # said now, not after the first fifty sweeps
+        raise FileError(f"cannot write checkpoints to {str(path.parent)!r}; name a directory that you can write.")
     state = _load(path, geometry, parameters) if path is not None and path.exists() else None
     return _chain(geometry, parameters, configurations, path, state, checkpoint_every, callback)
 
@@ -200,18 +203,12 @@ def _chain(geometry, parameters, configurations, path, state, checkpoint_every, 
 
 
 def _save(path: Path, work: CheckerboardLinks, parameters: dict, sweep: int, index: int, history: list[float]) -> None:
+    from ..io.atomic import replacing  # files are not part of the start-up of the gauge formulas
+
     field = work.field()
     header = {"schema": _SCHEMA, "sweep": sweep, "index": index, "digest": field.digest(), "parameters": parameters}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as f:
-            np.savez(f, header=np.array(json.dumps(header)), links=field.array, history=np.array(history, float))
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(temporary, path)
-    except OSError as e:
-        temporary.unlink(missing_ok=True)
-        raise FileError(f"cannot write the checkpoint {str(path)!r}: {e.strerror or e}.") from e
+    with replacing(path, size=field.nbytes) as f:
+        np.savez(f, header=np.array(json.dumps(header)), links=field.array, history=np.array(history, float))
 
 
 def _load(path: Path, geometry: LatticeGeometry, parameters: dict):
@@ -220,13 +217,15 @@ def _load(path: Path, geometry: LatticeGeometry, parameters: dict):
             header = json.loads(str(f["header"]))
             links, history = f["links"], f["history"].tolist()
         found, sweep, index = header["parameters"], int(header["sweep"]), int(header["index"])
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as e:
         raise FileFormatError(
             f"{str(path)!r} is no checkpoint of lqcd_core.gauge.generate or is damaged ({e}); "
             "remove it to start the chain again."
         ) from e
     except OSError as e:
-        raise FileError(f"cannot read the checkpoint {str(path)!r}: {e.strerror or e}.") from e
+        from ..io.atomic import explain_os_error
+
+        raise explain_os_error("read the checkpoint", path, e) from e
     if header.get("schema") != _SCHEMA:
         raise FileFormatError(
             f"{str(path)!r} has checkpoint schema {header.get('schema')!r}; this version reads {_SCHEMA}."

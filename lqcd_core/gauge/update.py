@@ -28,7 +28,7 @@ from ..geometry import LatticeGeometry
 
 _BLOCK = 4096  # sites worked on at once: the 3 x 3 matrices of a block (590 kB each) stay in the level-2 cache
 _SMALL_ALPHA = 1.7  # below it Creutz accepts more often than Kennedy-Pendleton; a matter of speed only
-_TRIES = 1 << 16  # counter blocks kept for the tries of one update; acceptance is at least 0.5, so some 16 are used
+_TRIES = 1 << 16  # counter blocks kept for the tries of one update; acceptance is at least 0.7, so some 15 are used
 
 
 class CheckerboardLinks:
