@@ -1,0 +1,186 @@
+"""The program: its subcommands, and what becomes of an error.
+
+A user's mistake is one line on stderr and exit code 2; a computation that failed is code 1; Ctrl-C is 130 (SIGTERM
+143). A traceback is printed only with ``--debug``, and for errors that nobody raised on purpose: those are our bugs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+import warnings
+from typing import Any
+
+import click
+
+from ..errors import LQCDError, NotConvergedError, nearest
+from .settings import read_settings_file
+
+COMMANDS = {
+    "backends": "which backends are installed, what they can do, and why not",
+    "info": "header, checks and plaquette of a configuration",
+    "convert": "a configuration or propagator into another format",
+    "generate": "quenched configurations by heatbath and overrelaxation",
+    "propagator": "solve for a quark propagator",
+    "spectrum": "correlators and effective masses of propagators",
+    "selftest": "known numbers and laws on every backend of this machine",
+}
+"""Subcommands by name; ``name`` lives in the module of that name, as ``command``."""
+
+DONE, FAILED, MISTAKE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as batch systems send it before they kill: handled like Ctrl-C."""
+
+
+class LQCDCommand(click.Command):
+    """A subcommand: every one takes ``--config`` and ``--debug``."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.params.append(
+            click.Option(
+                ["--config"], type=click.Path(dir_okay=False), is_eager=True, expose_value=False,
+                callback=read_settings_file, metavar="FILE.toml",
+                help="Read options from a TOML file; the command line goes before it.",
+            )
+        )  # fmt: skip
+        self.params.append(
+            click.Option(
+                ["--debug"], is_flag=True, is_eager=True, expose_value=False, callback=_remember_debug,
+                help="Show the traceback of an error.",
+            )
+        )  # fmt: skip
+
+    def main(self, *args, **kwargs):  # a subcommand alone, as tests call it, behaves as under the program
+        raise NotImplementedError("call the program: main(['name', ...])")
+
+
+def _remember_debug(ctx: click.Context, parameter, value: bool) -> None:
+    if value:
+        ctx.ensure_object(dict)["debug"] = True
+
+
+class Program(click.Group):
+    """The group of subcommands, each imported when it is asked for."""
+
+    def list_commands(self, ctx):
+        return list(COMMANDS)
+
+    def get_command(self, ctx, name):
+        if name not in COMMANDS:
+            return None
+        return importlib.import_module(f".{name}", __package__).command
+
+    def resolve_command(self, ctx, args):
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(f"there is no command {args[0]!r}; {nearest(args[0], COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Commands"):  # from the table above: help imports no subcommand
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def main(self, args=None, prog_name="lqcd", standalone_mode=True, **extra):
+        state: dict[str, Any] = extra.setdefault("obj", {})
+        previous = _catch_sigterm()
+        try:
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                code = super().main(args=args, prog_name=prog_name, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader of a pipe (head, less) has gone: nothing to say, and nobody to say it to
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = FAILED
+        except BaseException as error:
+            code = _report(error, debug=bool(state.get("debug")))
+        finally:
+            if previous is not None:
+                signal.signal(signal.SIGTERM, previous)
+        sys.exit(code if isinstance(code, int) else DONE)
+
+
+def _catch_sigterm():
+    def stop(number, frame):
+        raise Terminated
+
+    try:
+        return signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: leave signals alone
+        return None
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None):
+    print(f"lqcd: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _report(error: BaseException, debug: bool) -> int:
+    """Say it on stderr, once, and return the exit code."""
+    if debug and not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+    say = lambda text: print(f"lqcd: {text}", file=sys.stderr)  # noqa: E731
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return MISTAKE
+    if isinstance(error, click.ClickException):
+        where = getattr(getattr(error, "ctx", None), "command_path", "lqcd")
+        print(f"{where}: {error.format_message()} (see '{where} --help')", file=sys.stderr)
+        return MISTAKE
+    if isinstance(error, Terminated):
+        say("stopped by SIGTERM")
+        return TERMINATED
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        say("interrupted")
+        return INTERRUPTED
+    if isinstance(error, NotConvergedError):
+        say(str(error))
+        return FAILED
+    if isinstance(error, MemoryError):
+        say("out of memory: use a smaller --batch or a lower --precision.")
+        return FAILED
+    if isinstance(error, LQCDError):
+        say(str(error))
+        return MISTAKE
+    if isinstance(error, OSError):
+        name = f" {error.filename!r}" if error.filename else ""
+        say(f"{error.strerror or error}{name}")
+        return MISTAKE
+    if not debug:
+        traceback.print_exception(error)
+    say("this is a bug in lqcd: please report it with the lines above and the output of 'lqcd selftest'.")
+    return FAILED
+
+
+def _version() -> str:
+    from ..io.layout import program as name
+
+    return name().replace("lqcd_core", "lqcd (lqcd_core)", 1)
+
+
+def _print_version(ctx, parameter, value):
+    if value and not ctx.resilient_parsing:
+        click.echo(_version())
+        ctx.exit()
+
+
+@click.group(
+    cls=Program, context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+@click.option("--debug", is_flag=True, expose_value=False, callback=_remember_debug, help="Show tracebacks.")
+def program():
+    """Lattice QCD from real configuration files: propagators, correlators, masses, on any installed backend.
+
+    Sites are written t,z,y,x, lattices TxZxYxX, momenta nx,ny,nz. 'lqcd COMMAND --help' shows the options of one.
+    """
+
+
+__all__ = ["COMMANDS", "LQCDCommand", "program"]
