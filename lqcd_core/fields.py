@@ -52,6 +52,8 @@ class _HostField:
     precision: Precision
     storage: np.ndarray
 
+    __array_priority__ = 1000  # numpy scalars leave "2.0 * field" to us, or it would come back as a bare array
+
     @property
     def array(self) -> np.ndarray:
         """Complex numbers in canonical order: the storage itself, or a complex64 copy for 16-bit fields."""
@@ -262,6 +264,8 @@ class ColorSpinorField(_HostField):
     def __init__(self, geometry: LatticeGeometry, array, precision=None, parity=FULL):
         a = _complex_input(array, "a spinor")
         if parity is not FULL:
+            if parity not in (0, 1):
+                raise ParameterError(f"parity must be None (full lattice), 0 (even) or 1 (odd), got {parity!r}.")
             geometry._need_parity()
         self.n_rhs = geometry.check_spinor(a.shape, parity)
         self.geometry, self.parity = geometry, parity
@@ -316,6 +320,7 @@ class ColorSpinorField(_HostField):
         *smearing* see :func:`lqcd_core.hadrons.smearing.gaussian_smear`.)
         """
         per_site = 4 * geometry.nc
+        _batched((), n_rhs)  # an empty batch is refused before numpy complains about it
 
         def column(k):
             n = rng.normal(seed, rng.STREAMS["spinor"] + (k << 16), geometry.volume, 2 * per_site)
@@ -395,8 +400,11 @@ class ColorSpinorField(_HostField):
     def inner(self, other: ColorSpinorField):
         r""":math:`\langle\psi,\phi\rangle=\sum\psi^*\phi`, in double; one number, or one per column of a batch."""
         a, b = self.batch, other.batch
-        if a.shape != b.shape:
-            raise FieldShapeError(f"inner product of spinors of shapes {self.shape} and {other.shape}.")
+        if (self.geometry, self.parity, a.shape) != (other.geometry, other.parity, b.shape):
+            raise FieldShapeError(
+                f"inner product of spinors of shapes {self.shape} and {other.shape} "
+                f"(parities {self.parity} and {other.parity}); both must match."
+            )
         out = np.array([_double_vdot(x, y) for x, y in zip(a, b)])
         return complex(out[0]) if self.n_rhs is None else out
 
@@ -413,6 +421,8 @@ class ColorSpinorField(_HostField):
     def gauge_transform(self, g: np.ndarray) -> ColorSpinorField:
         r"""A new field :math:`g(x)\psi(x)`; g has shape ``(T, Z, Y, X, Nc, Nc)``."""
         g = _gauge_rotation(g, self.geometry)
+        if self.parity is not FULL:
+            g = self.geometry.split_parity(g, self.parity)
         return self._like(np.einsum("...ab,...sb->...sa", g, self.array))
 
     def __repr__(self) -> str:
@@ -454,6 +464,11 @@ class Propagator:
     def from_columns(cls, geometry, columns: np.ndarray, **info) -> Propagator:
         """From solutions ``(Ns*Nc, T, Z, Y, X, Ns, Nc)``, column 4... = source spin * Nc + source colour."""
         nc = geometry.nc
+        if np.shape(columns) != (4 * nc, *geometry.spinor_shape):
+            raise FieldShapeError(
+                f"a propagator on {geometry} needs {4 * nc} columns, shape {(4 * nc, *geometry.spinor_shape)}, "
+                f"got {np.shape(columns)}."
+            )
         c = np.reshape(columns, (4, nc, *geometry.shape, 4, nc))
         return cls(geometry, np.ascontiguousarray(np.moveaxis(c, (0, 1), (5, 7))), **info)
 

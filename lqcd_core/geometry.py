@@ -138,7 +138,7 @@ class LatticeGeometry:
         self._need_parity()
         some = even if even is not None else odd
         head, tail = some.shape[:lead], some.shape[lead + 4 :]
-        out = np.zeros((*head, *self.shape, *tail), some.dtype)
+        out = np.zeros((*head, *self.shape, *tail), np.result_type(*(h for h in (even, odd) if h is not None)))
         pairs = out.reshape(*head, self.T, self.Z, self.Y, self.X // 2, 2, *tail)
         for parity, half in ((EVEN, even), (ODD, odd)):
             if half is not None:

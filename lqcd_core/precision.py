@@ -107,7 +107,7 @@ def as_precision(value: str | Precision | np.dtype | type) -> Precision:
     if isinstance(value, str) and value in PRECISIONS:
         return PRECISIONS[value]
     if not isinstance(value, str):
-        name = getattr(value, "__name__", None) or str(value)
+        name = getattr(value, "__name__", None) or getattr(value, "name", None) or str(value)
         name = name.rpartition(".")[2]
     else:
         name = value

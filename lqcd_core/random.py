@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .errors import ParameterError
+from .errors import ParameterError, nearest
 
 WORDS = 4  # 64-bit words that one Philox4x64 block yields
 
@@ -21,7 +21,13 @@ STREAMS = {"gauge": 1, "spinor": 2, "z2": 3, "z4": 4, "heatbath": 5, "transforma
 def _check(seed, stream) -> tuple[int, int]:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed < 2**64:
         raise ParameterError(f"seed must be a whole number in [0, 2^64), got {seed!r}.")
-    return int(seed), STREAMS[stream] if isinstance(stream, str) else int(stream)
+    if isinstance(stream, str):
+        if stream not in STREAMS:
+            raise ParameterError(f"random stream {stream!r} is unknown; {nearest(stream, STREAMS)}")
+        stream = STREAMS[stream]
+    if isinstance(stream, bool) or not isinstance(stream, (int, np.integer)) or not 0 <= stream < 2**64:
+        raise ParameterError(f"a random stream must be a name or a whole number in [0, 2^64), got {stream!r}.")
+    return int(seed), int(stream)
 
 
 def raw_words(seed: int, stream: str | int, sites: range, block: int) -> np.ndarray:
@@ -63,8 +69,8 @@ def uniform(seed: int, stream: str | int, sites: int | range, count: int, first_
     out = np.empty((len(sites), blocks, WORDS))
     for k in range(blocks):
         words = raw_words(seed, stream, sites, first_draw // WORDS + k)
-        # 53 bits and half a step: never 0 (Box-Muller takes its logarithm), never 1.
-        out[:, k] = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+        # 52 bits and half a step: never 0 (Box-Muller takes its logarithm), never 1 (53 bits and a half round up to it).
+        out[:, k] = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return out.reshape(len(sites), -1)[:, :count]
 
 
