@@ -3,6 +3,7 @@
 from .baryons import (
     DELTA,
     NUCLEON,
+    NUCLEON_LOWER,
     NUCLEON_UPPER,
     BaryonOperator,
     baryon_correlator,
@@ -25,7 +26,7 @@ from .sources import (
 from .statistics import Estimate, bin_samples, bootstrap, covariance, jackknife
 
 __all__ = [
-    "DELTA", "NUCLEON", "NUCLEON_UPPER", "BaryonOperator", "Condensate", "Estimate", "Source", "baryon_correlator",
+    "DELTA", "NUCLEON", "NUCLEON_LOWER", "NUCLEON_UPPER", "BaryonOperator", "Condensate", "Estimate", "Source", "baryon_correlator",
     "bin_samples", "bootstrap", "covariance", "delta_correlator", "effective_mass", "effective_mass_jackknife",
     "gamma_bar", "gaussian_smear", "jackknife", "jacobi_smear", "meson_correlator", "meson_correlators",
     "momentum_source", "noise_source", "nucleon_correlator", "pion_correlator", "point_source", "quark_condensate",

@@ -24,10 +24,10 @@ every contraction is G with its primed indices permuted, all with a plus sign:
 positive spectral sum for both; another 4x4 ``projector`` P gives :math:`\mathrm{tr}[P\langle\chi\bar\chi\rangle]`.
 
 **Normalisation.** Operators as written, no factor. lalibe's octet operators
-:math:`(u_\uparrow d_\downarrow-u_\downarrow d_\uparrow)u_s/\sqrt2` use the two upper components of the Dirac-Pauli basis only: that
-is :math:`A=C\gamma_5(1+\gamma_t)/2` (see ``relativistic=False``), up to a constant, one spin component at a time instead of the
-trace; its Sigma+ and Xi0 are 4/3 larger than the proton's rule gives, and its ``_np`` correlators use the lower
-components.
+:math:`(u_\uparrow d_\downarrow-u_\downarrow d_\uparrow)u_s/\sqrt2` use the two upper components of the Dirac-Pauli basis only: its
+proton, spin up plus down, is one half of :func:`nucleon_correlator` with ``relativistic=False``; its ``_np`` (lower
+components) is minus one half of ours with ``parity=-1``; its Delta++, summed over four spins, is 3/2 of the spin-3/2 part of
+:math:`C\gamma_i(1+\gamma_t)/2`. Its Sigma+ and Xi0 are 4/3 larger than the proton's rule gives.
 
 **Time.** Entry 0 is the source slice. Three quarks that wrap around time carry the cube of the boundary phase (-1 for
 antiperiodic quarks); it is taken from the propagators' provenance, or ``boundary=``, and divided out, so that the
@@ -87,6 +87,9 @@ r""":math:`\epsilon_{abc}(u^{aT}C\gamma_5d^b)u^c`, the proton; swap u and d for 
 
 NUCLEON_UPPER = BaryonOperator("udu", CHARGE_CONJUGATION @ GAMMA5 @ (_ONE + GT) / 2)
 r""":math:`\epsilon_{abc}(u^{aT}C\gamma_5\frac{1+\gamma_t}2d^b)u^c`: the diquark of upper (non-relativistic) components."""
+
+NUCLEON_LOWER = BaryonOperator("udu", CHARGE_CONJUGATION @ GAMMA5 @ (_ONE - GT) / 2)
+r"""The same of lower components: the proton that moves backward in time."""
 
 DELTA = tuple(BaryonOperator("uuu", CHARGE_CONJUGATION @ g) for g in (GX, GY, GZ))
 r""":math:`\epsilon_{abc}(u^{aT}C\gamma_iu^b)u^c`, i = x, y, z: the Delta++."""
@@ -245,7 +248,8 @@ def nucleon_correlator(
     up, down
         Propagators; the down quark is the up quark's if None. Exchange them for the neutron.
     relativistic
-        False puts :math:`(1+\gamma_t)/2` into the diquark (:data:`NUCLEON_UPPER`), the operator of lalibe and others.
+        False puts :math:`(1\pm\gamma_t)/2` into the diquark too, with the sign of ``parity`` (:data:`NUCLEON_UPPER`,
+        :data:`NUCLEON_LOWER`): the operator of lalibe and others.
     momentum, parity, projector, boundary, position, source_time
         As for :func:`baryon_correlator`, as are the errors.
 
@@ -263,7 +267,7 @@ def nucleon_correlator(
     """
     return baryon_correlator(
         {"u": up, "d": up if down is None else down},
-        NUCLEON if relativistic else NUCLEON_UPPER,
+        NUCLEON if relativistic else NUCLEON_LOWER if parity == -1 else NUCLEON_UPPER,
         momentum=momentum, parity=parity, projector=projector, boundary=boundary, position=position,
         source_time=source_time,
     )  # fmt: skip
@@ -380,6 +384,6 @@ def _unwrap(C: np.ndarray, lines, boundary, source_time) -> np.ndarray:
 
 
 __all__ = [
-    "CHARGE_CONJUGATION", "DELTA", "NUCLEON", "NUCLEON_UPPER", "BaryonOperator", "baryon_correlator",
+    "CHARGE_CONJUGATION", "DELTA", "NUCLEON", "NUCLEON_LOWER", "NUCLEON_UPPER", "BaryonOperator", "baryon_correlator",
     "baryon_spin_tensor", "boundary_phase", "contract_baryon", "delta_correlator", "nucleon_correlator",
 ]  # fmt: skip

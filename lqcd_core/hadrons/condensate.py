@@ -19,7 +19,7 @@ import attrs
 import numpy as np
 
 from ..arrays import raw, to_numpy
-from ..errors import FieldShapeError, ParameterError
+from ..errors import FieldShapeError, NotConvergedError, ParameterError
 from ..geometry import LatticeGeometry
 from .sources import noise_source
 from .statistics import jackknife
@@ -55,7 +55,7 @@ def quark_condensate(
     ----------
     solve
         Maps a batch of columns ``(n, T, Z, Y, X, Ns, Nc)`` to the solutions of M x = b, of the same shape (an array, a
-        field, or a solution with ``.x``); or an object with such a method ``.solve``.
+        field, ``(x, info)``, or a solution with ``.x``); or an object with such a method ``.solve``.
     geometry
         The lattice.
     seed
@@ -79,6 +79,8 @@ def quark_condensate(
         If n_noise or batch is below 1, or the noise or dilution is unknown.
     FieldShapeError
         If ``solve`` gives back another shape.
+    NotConvergedError
+        If a solution says that it did not converge.
 
     Examples
     --------
@@ -98,8 +100,7 @@ def quark_condensate(
         source = noise_source(geometry, seed, noise, dilution=dilution, sample=k)
         for start in range(0, len(source), batch):
             eta = source.columns(range(start, min(start + batch, len(source))))
-            x = solver(eta)
-            x = to_numpy(raw(x.x if hasattr(x, "x") else x))
+            x = _solution(solver(eta))
             if x.shape != eta.shape:
                 raise FieldShapeError(
                     f"solve gave shape {x.shape} for columns of shape {eta.shape}; they must be equal."
@@ -112,6 +113,18 @@ def quark_condensate(
         "normalization": "(1/V) Tr S, one flavour, mass normalisation",
     }  # fmt: skip
     return Condensate(float(samples.mean()), error, samples, parameters)
+
+
+def _solution(found) -> np.ndarray:
+    """The array in what a solve gave back: an array, a field, ``(x, info)``, or a record with ``.x`` and ``.info``."""
+    x, info = found if isinstance(found, tuple) else (getattr(found, "x", found), getattr(found, "info", None))
+    if not getattr(info, "converged", True):
+        raise NotConvergedError(
+            f"a solve for the condensate did not converge ({getattr(info, 'reason', 'no reason given')}); its trace would be "
+            "wrong by an unknown amount. Loosen tol or raise maxiter.",
+            solution=found,
+        )
+    return to_numpy(raw(x))
 
 
 __all__ = ["Condensate", "quark_condensate"]

@@ -80,7 +80,7 @@ def site_matrix(S):
         BaryonOperator("uds", C5),
         BaryonOperator("ssd", CHARGE_CONJUGATION @ GX, GAMMA5),
     ],
-    ids=["nucleon", "nucleon-upper", "delta-x", "delta-z", "three-flavours", "general"],
+    ids=["nucleon", "nucleon-lower", "delta-x", "delta-z", "three-flavours", "general"],
 )
 def test_contractions_by_brute_force(operator):
     S = {f: random_propagator(ONE_SITE, k) for k, f in enumerate("uds")}
@@ -98,20 +98,20 @@ def test_two_different_operators_by_brute_force():
 
 
 def test_projection_momentum_and_sum_over_sites_by_brute_force():
-    g = LatticeGeometry(T=1, Z=1, Y=2, X=3)
-    S = random_propagator(g, 3, source={"position": [0, 0, 1, 1]})
+    g = LatticeGeometry(T=1, Z=1, Y=1, X=3)
+    S = random_propagator(g, 3, source={"position": [0, 0, 0, 1]})
     P = {+1: (np.eye(4) + GT) / 2, -1: -(np.eye(4) - GT) / 2}
     want = {+1: np.zeros(1, complex), -1: np.zeros(1, complex)}
     for t, z, y, x in np.ndindex(*g.shape):
         q = S.array[t, z, y, x].swapaxes(1, 2)
-        phase = np.exp(2j * np.pi * (1 * (x - 1) / 3 + 1 * (y - 1) / 2))
+        phase = np.exp(2j * np.pi * (x - 1) / 3)
         matrix = wick({"u": q, "d": q}, "udu", C5)
         for parity in P:
             want[parity][t] += phase * np.trace(P[parity] @ matrix)
     for parity in P:
-        ours = nucleon_correlator(S, momentum=(1, 1, 0), parity=parity)
+        ours = nucleon_correlator(S, momentum=(1, 0, 0), parity=parity)
         assert np.abs(ours - want[parity]).max() < 1e-12 * np.abs(want[parity]).max()
-        ours = nucleon_correlator(S, momentum=(1, 1, 0), projector=P[parity])
+        ours = nucleon_correlator(S, momentum=(1, 0, 0), projector=P[parity])
         assert np.abs(ours - want[parity]).max() < 1e-12 * np.abs(want[parity]).max()
 
 
@@ -232,3 +232,61 @@ def test_requests_that_make_no_sense_are_refused():
         BaryonOperator("ud", C5)
     with pytest.raises(FieldTypeError):
         nucleon_correlator(FREE.array)
+
+
+def lalibe(*terms, shift=0):
+    """lalibe's way to write a correlator, in the Dirac-Pauli basis, 0 = up, 1 = down (2 and 3 for the lower components,
+    shift=2): a coefficient and three pairs (sink spin, source spin), contracted with epsilon epsilon in colour."""
+    R = basis_rotation("degrand-rossi", "dirac-pauli")
+
+    def evaluate(G6):
+        dirac = np.einsum(
+            "ai,bj,ck,tiIjJkK,AI,BJ,CK->taAbBcC", R, R, R, G6, R.conj(), R.conj(), R.conj(), optimize=True
+        )
+        return sum(c * dirac[(slice(None), *(i + shift for pair in pairs for i in pair))] for c, *pairs in terms)
+
+    return evaluate
+
+
+# The rule that lalibe's baryon tables follow, for quarks in the order d u u (proton, spin up) and u u u (Delta++).
+PROTON_UP = (
+    (1.0, (1, 1), (0, 0), (0, 0)), (-1.0, (0, 1), (0, 0), (1, 0)), (-1.0, (1, 0), (0, 0), (0, 1)),
+    (0.5, (0, 0), (0, 0), (1, 1)), (0.5, (0, 0), (0, 1), (1, 0)),
+)  # fmt: skip
+LALIBE_DELTA = [
+    lalibe((6.0, (0, 0), (0, 0), (0, 0))),
+    lalibe((6.0, (0, 0), (0, 0), (1, 1)), (12.0, (0, 0), (0, 1), (1, 0))),
+    lalibe((6.0, (0, 0), (1, 1), (1, 1)), (12.0, (0, 1), (1, 0), (1, 1))),
+    lalibe((6.0, (1, 1), (1, 1), (1, 1))),
+]
+
+
+@pytest.mark.parametrize("parity, component", [(1, 0), (-1, 2)])
+def test_proton_of_lalibe_is_half_of_ours_without_the_small_components(parity, component):
+    """Spin up; `_np` of the lower components lacks the sign that makes ours positive."""
+    up, down = random_propagator(ONE_SITE, 7), random_propagator(ONE_SITE, 8)
+    R = basis_rotation("degrand-rossi", "dirac-pauli")
+    spin_up = R.conj().T @ np.diag(np.arange(4) == component) @ R
+    theirs = lalibe(*PROTON_UP, shift=component)(baryon_spin_tensor(down, up, up))
+    ours = nucleon_correlator(up, down, relativistic=False, parity=parity, projector=spin_up)
+    assert np.abs(ours / 2 - theirs).max() < 1e-13 * np.abs(theirs).max()
+    spin_down = R.conj().T @ np.diag(np.arange(4) == component + 1) @ R
+    both = ours + nucleon_correlator(up, down, relativistic=False, parity=parity, projector=spin_down)
+    trace = nucleon_correlator(up, down, relativistic=False, parity=parity)
+    assert np.abs(both - parity * trace).max() < 1e-12 * np.abs(trace).max()
+
+
+def test_delta_of_lalibe_summed_over_spins_is_ours_with_upper_components():
+    S = random_propagator(ONE_SITE, 9)
+    G6 = baryon_spin_tensor(S, S, S)
+    P = (np.eye(4) + GT) / 2
+    spatial = (GX, GY, GZ)
+    operators = [BaryonOperator("uuu", CHARGE_CONJUGATION @ m @ P, P) for m in spatial]
+    ours = 0
+    for i in range(3):
+        for j in range(3):
+            weight = (i == j) * np.eye(4) - spatial[j] @ spatial[i] / 3
+            ours = ours + np.einsum("tij,ji->t", contract_baryon(G6, operators[i], operators[j]), weight @ P) / 3
+    theirs = sum(state(G6) for state in LALIBE_DELTA)
+    theirs = 2 / 3 * theirs  # their states are normalised one by one
+    assert np.abs(ours - theirs).max() < 1e-13 * np.abs(theirs).max()

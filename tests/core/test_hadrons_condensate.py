@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hadrons_dense import DenseSolver, smooth_field
 
-from lqcd_core.errors import FieldShapeError, ParameterError
+from lqcd_core.errors import FieldShapeError, NotConvergedError, ParameterError
 from lqcd_core.fields import GaugeField
 from lqcd_core.free_field import free_spin_propagator
 from lqcd_core.geometry import LatticeGeometry
@@ -53,13 +53,28 @@ def test_free_field_against_the_momentum_sum():
     assert abs(c.value - exact) < 4 * c.error
 
 
-def test_solutions_may_come_as_a_record():
-    @attrs.frozen
-    class Solved:
-        x: np.ndarray
+@attrs.frozen
+class Info:
+    converged: bool
+    reason: str = "the maximum number of iterations was reached"
 
-    a = quark_condensate(lambda b: Solved(SOLVER.solve(b)), G, seed=2, n_noise=2)
-    assert (a.samples == quark_condensate(SOLVER, G, seed=2, n_noise=2).samples).all()
+
+@attrs.frozen
+class Solved:
+    x: np.ndarray
+    info: Info
+
+
+def test_solutions_may_come_as_a_record_or_a_pair():
+    want = quark_condensate(SOLVER, G, seed=2, n_noise=2).samples
+    for wrap in (lambda x: Solved(x, Info(True)), lambda x: (x, Info(True)), lambda x: (x, None)):
+        assert (quark_condensate(lambda b: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2).samples == want).all()
+
+
+def test_a_solve_that_did_not_converge_is_no_condensate():
+    for wrap in (lambda x: Solved(x, Info(False)), lambda x: (x, Info(False))):
+        with pytest.raises(NotConvergedError, match="maximum number of iterations"):
+            quark_condensate(lambda b: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2)
 
 
 def test_requests_that_make_no_sense_are_refused():
