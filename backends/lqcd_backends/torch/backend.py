@@ -13,10 +13,11 @@ import torch
 
 from lqcd_core.backend import Handle, Links, SiteDiagonal
 from lqcd_core.errors import BackendUnavailable
-from lqcd_core.gamma import GAMMA
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 from lqcd_core.spaces import check_batch, exact_sum
+
+from .hopping import HoppingKernel
 
 _STORAGE = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
@@ -112,41 +113,30 @@ class TorchBackend:
         return TorchSpace(geometry, precision, n_rhs, parity, self.device)
 
     def hopping(self, links: Links, space: TorchSpace) -> Callable[[Handle], Handle]:
-        u = self._links(links, space)
-        return self._hop(space, u, u)
+        planes = self._link_planes(links, space)
+        return self._hop(space, planes, planes, None)
 
     def parity_hopping(self, links: Links, target: TorchSpace) -> Callable[[Handle], Handle]:
-        u = self._links(links, target)
-        split = [_split(target.geometry, u, p) for p in (target.parity, 1 - target.parity)]
-        return self._hop(target, *split)
+        planes = self._link_planes(links, target)
+        g = target.geometry
+        here, there = (_split(g, planes, p) for p in (target.parity, 1 - target.parity))
+        t, z, y, _ = np.indices(target.sites)
+        even_x = torch.from_numpy(((t + z + y + target.parity) % 2 == 0).reshape(-1)).to(self.device)
+        return self._hop(target, here, there, even_x)
 
-    def _links(self, links: Links, space: TorchSpace) -> torch.Tensor:
-        """Folded links ``(4, Nc, Nc, T, Z, Y, X)``, complex, rounded to the storage."""
-        u = fold(links, space.device)
-        u = torch.view_as_complex(torch.view_as_real(u).to(_STORAGE[space.precision.link_storage]).to(space.real))
-        return u.permute(4, 5, 6, 0, 1, 2, 3)
+    def _link_planes(self, links: Links, space: TorchSpace) -> torch.Tensor:
+        """Folded links times 1/2 as planes ``(4, 2, Nc, Nc, sites)``, rounded to the storage."""
+        pairs = torch.view_as_real(fold(links, self.device))
+        planes = 0.5 * pairs.permute(4, 7, 5, 6, 0, 1, 2, 3)
+        return planes.to(_STORAGE[space.precision.link_storage]).reshape(*planes.shape[:4], -1).contiguous()
 
-    def _hop(self, space: TorchSpace, here: torch.Tensor, there: torch.Tensor) -> Callable[[Handle], Handle]:
-        even_x = None
-        if space.parity is not FULL:
-            t, z, y = np.indices(space.geometry.shape[:3], sparse=True)
-            even_x = torch.from_numpy((t + z + y + space.parity) % 2 == 0)[..., None].to(space.device)
-
-        def shift(v, mu, step):
-            moved = torch.roll(v, -step, dims=mu - 4)
-            if even_x is None or mu != 3:
-                return moved
-            return torch.where(even_x, v, moved) if step > 0 else torch.where(even_x, moved, v)
+    def _hop(self, space: TorchSpace, here, there, even_x) -> Callable[[Handle], Handle]:
+        kernel = HoppingKernel(here, there, space.sites, even_x, space.real, self.chunk)
 
         def hop(handle: Handle) -> Handle:
-            psi = space.to_array(handle).permute(0, 5, 6, 1, 2, 3, 4)
-            out = 0
-            for mu in range(4):
-                g = torch.from_numpy(np.array(GAMMA[mu])).to(space.device, psi.dtype)
-                ahead = torch.einsum("abtzyx,nsbtzyx->nsatzyx", here[mu], shift(psi, mu, 1))
-                back = shift(torch.einsum("batzyx,nsbtzyx->nsatzyx", there[mu].conj(), psi), mu, -1)
-                out = out + ahead + back + torch.einsum("rs,nsatzyx->nratzyx", g, back - ahead)
-            return space.pack((0.5 * out).permute(0, 3, 4, 5, 6, 1, 2))
+            with torch.no_grad():
+                psi = handle.to(space.real)
+                return kernel(psi, torch.empty_like(psi)).to(space.storage)
 
         return hop
 
@@ -194,9 +184,9 @@ def fold(links: Links, device) -> torch.Tensor:
     return torch.stack(parts, dim=4)
 
 
-def _split(geometry: LatticeGeometry, u: torch.Tensor, parity: int) -> torch.Tensor:
-    """The links ``(4, Nc, Nc, T, Z, Y, X)`` of one parity."""
-    pairs = u.reshape(*u.shape[:-1], geometry.X // 2, 2)
+def _split(geometry: LatticeGeometry, planes: torch.Tensor, parity: int) -> torch.Tensor:
+    """The sites of one parity of link planes ``(4, 2, Nc, Nc, sites)``."""
+    pairs = planes.reshape(*planes.shape[:-1], *geometry.shape[:3], geometry.X // 2, 2)
     t, z, y = np.indices(geometry.shape[:3], sparse=True)
-    odd = torch.from_numpy((t + z + y + parity) % 2 == 1)[..., None].to(u.device)
-    return torch.where(odd, pairs[..., 1], pairs[..., 0])
+    odd = torch.from_numpy((t + z + y + parity) % 2 == 1)[..., None].to(planes.device)
+    return torch.where(odd, pairs[..., 1], pairs[..., 0]).reshape(*planes.shape[:-1], -1)
