@@ -68,13 +68,15 @@ class Solved:
 def test_solutions_may_come_as_a_record_or_a_pair():
     want = quark_condensate(SOLVER, G, seed=2, n_noise=2).samples
     for wrap in (lambda x: Solved(x, Info(True)), lambda x: (x, Info(True)), lambda x: (x, None)):
-        assert (quark_condensate(lambda b: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2).samples == want).all()
+        assert (
+            quark_condensate(lambda b, wrap=wrap: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2).samples == want
+        ).all()
 
 
 def test_a_solve_that_did_not_converge_is_no_condensate():
     for wrap in (lambda x: Solved(x, Info(False)), lambda x: (x, Info(False))):
         with pytest.raises(NotConvergedError, match="maximum number of iterations"):
-            quark_condensate(lambda b: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2)
+            quark_condensate(lambda b, wrap=wrap: wrap(SOLVER.solve(b)), G, seed=2, n_noise=2)
 
 
 def test_requests_that_make_no_sense_are_refused():
