@@ -453,9 +453,7 @@ class NeuronCompileParam:
     """NeuronCores to use, at least 1."""
     inline_weights: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     """Links as constants of the graph: faster, but each configuration compiles anew."""
-    sram_threshold_bytes: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_whole(1))
-    )
+    sram_threshold_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
     """Working set up to which everything is kept on chip, bytes; None for the backend's own."""
 
     def __attrs_post_init__(self):

@@ -69,7 +69,14 @@ class SpectralBounds:
 
 
 def lanczos(
-    operator, n_ev: int = 1, which: str = "smallest", *, n_kr: int | None = None, tol: float = 1e-6, maxiter: int = 500, seed: int = 0
+    operator,
+    n_ev: int = 1,
+    which: str = "smallest",
+    *,
+    n_kr: int | None = None,
+    tol: float = 1e-6,
+    maxiter: int = 500,
+    seed: int = 0,
 ) -> Eigenpairs:
     r"""Eigenvalues of a Hermitian operator at one end of its spectrum.
 
@@ -177,7 +184,9 @@ def lanczos(
     raise AssertionError("unreachable: the last restart returns")
 
 
-def spectral_bounds(operator, *, n_kr: int = 64, tol: float = 1e-6, maxiter: int = 500, seed: int = 0) -> SpectralBounds:
+def spectral_bounds(
+    operator, *, n_kr: int = 64, tol: float = 1e-6, maxiter: int = 500, seed: int = 0
+) -> SpectralBounds:
     r"""The smallest and the largest eigenvalue of a Hermitian operator (of M^dagger M for a bound one).
 
     Raises
