@@ -7,7 +7,7 @@ import pytest
 from hadrons_dense import DenseSolver, random_propagator, rotated, smooth_field
 
 from lqcd_core.errors import FieldTypeError, GeometryError, ParameterError
-from lqcd_core.fields import GaugeField, random_gauge_rotation
+from lqcd_core.fields import GaugeField, Propagator, random_gauge_rotation
 from lqcd_core.free_field import free_propagator
 from lqcd_core.gamma import GAMMA, GAMMA5, GT, GX, GY, GZ, basis_rotation, gamma_in_basis
 from lqcd_core.geometry import LatticeGeometry
@@ -290,3 +290,19 @@ def test_delta_of_lalibe_summed_over_spins_is_ours_with_upper_components():
     theirs = sum(state(G6) for state in LALIBE_DELTA)
     theirs = 2 / 3 * theirs  # their states are normalised one by one
     assert np.abs(ours - theirs).max() < 1e-13 * np.abs(theirs).max()
+
+
+@pytest.mark.parametrize("name", ["PS_up_4", "PS_dn_4"])
+def test_lalibes_propagators_from_slice_4_give_positive_continuous_baryons(test_data, name):
+    """Antiperiodic quarks, smooth field: all of 0 < t < 8 positive, no sign or jump at the wrap t = 4, both parities
+    mirror images up to the asymmetry of one configuration."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(test_data / "lalibe" / "test_propagator_t4.h5") as f:
+        array = f["sh_sig2p0_n5"][name][()]
+    g = LatticeGeometry(T=8, Z=4, Y=4, X=4)
+    S = Propagator(g, array, source={"position": [4, 0, 0, 0]}, provenance={"boundary": [-1, 1, 1, 1]})
+    plus, minus = nucleon_correlator(S), nucleon_correlator(S, parity=-1)
+    assert (plus.real[1:] > 0).all() and (minus.real[1:] > 0).all() and (delta_correlator(S).real[1:] > 0).all()
+    assert np.abs(plus.real[1:][::-1] / minus.real[1:] - 1).max() < 0.01
+    step = plus.real[2:] / plus.real[1:-1]
+    assert (np.diff(step) > 0).all()  # the logarithm is convex: no jump where the quarks wrap
