@@ -227,7 +227,12 @@ class BackendInfo:
         missing = request.features - self.features
         if missing:
             return f"lacks {', '.join(sorted(missing))}"
-        return self.accepts(request) if self.accepts else None
+        if self.accepts is None:
+            return None
+        try:
+            return self.accepts(request)
+        except Exception as error:  # a stranger's code: its failure is its reason, and stops nobody else
+            return f"could not answer: {type(error).__name__}: {error}"
 
     def settle_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Preset and given options, checked against what is declared.

@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -19,7 +20,7 @@ import attrs
 import pluggy
 
 from . import hookspecs
-from .backend import BackendInfo, BoundBackend
+from .backend import Backend, BackendInfo, BoundBackend
 from .errors import BackendError, BackendUnavailable, DuplicateBackendError, LQCDError, UnknownBackendError, nearest
 
 
@@ -51,28 +52,26 @@ class Registry:
                     dist = getattr(point, "dist", None)
                     label = f"{point.name} (from {dist.name} {dist.version})" if dist else point.name
                     try:
-                        plugin = point.load()
-                        if plugin not in manager.get_plugins():
-                            manager.register(plugin, name=label)
+                        _add(manager, point.load(), label)
                     except Exception as error:  # a stranger's code: any failure is its own, and is reported
                         self._skip(label, error)
-                manager.check_pending()
                 self._manager = manager
             return self._manager
 
     def register(self, plugin: Any, name: str | None = None) -> None:
         """Add a plugin object by hand (a script's own backend, a test's)."""
         with self._lock:
-            self.manager().register(plugin, name=name)
-            self.manager().check_pending()
+            _add(self.manager(), plugin, name)
             self._records = None
 
     def unregister(self, plugin: Any) -> None:
         """Take a plugin out again, with the instances of its backends."""
         with self._lock:
+            before = self.records()
             self.manager().unregister(plugin)
             self._records = None
-            self._instances.clear()
+            gone = before.keys() - self.records().keys()
+            self._instances = {key: kept for key, kept in self._instances.items() if key[0] not in gone}
 
     def _skip(self, label: str, error: Exception) -> None:
         self._broken[label] = f"{type(error).__name__}: {error}"
@@ -159,8 +158,23 @@ class Registry:
                     raise
                 except Exception as error:
                     raise BackendUnavailable(f"failed to start: {type(error).__name__}: {error}") from error
+                if not isinstance(instance, Backend):
+                    raise BackendUnavailable(f"is broken: {info.load} lacks the method space or hopping")
                 self._instances[key] = BoundBackend(info=info, options=settled, instance=instance)
             return self._instances[key]
+
+
+def _add(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> None:
+    """Register a plugin whole or not at all: one that does not fit the hooks leaves nothing behind."""
+    if manager.is_registered(plugin):
+        return
+    try:
+        manager.register(plugin, name=name)
+        manager.check_pending()  # a misspelt hook would otherwise never be called, and nobody would know
+    except Exception:
+        if manager.is_registered(plugin):
+            manager.unregister(plugin)
+        raise
 
 
 def _frozen(value: Any):
@@ -190,6 +204,30 @@ def unregister(plugin: Any) -> None:
     REGISTRY.unregister(plugin)
 
 
+@contextmanager
+def registered(plugin: Any) -> Iterator[None]:
+    """A plugin registered inside the block, for tests and scripts. None, or one that is registered already, changes
+    nothing.
+
+    Examples
+    --------
+    >>> from lqcd_core.testing import loopback
+    >>> with registered(loopback):
+    ...     "loopback" in REGISTRY.records()
+    True
+    >>> "loopback" in REGISTRY.records()
+    False
+    """
+    ours = plugin is not None and not REGISTRY.manager().is_registered(plugin)
+    if ours:
+        REGISTRY.register(plugin, getattr(plugin, "__name__", None))
+    try:
+        yield
+    finally:
+        if ours:
+            REGISTRY.unregister(plugin)
+
+
 def rank(request, names: Iterable[str], preferred: Iterable[str], registry: Registry | None = None) -> list[str]:
     """Names in the order in which they are tried.
 
@@ -199,9 +237,14 @@ def rank(request, names: Iterable[str], preferred: Iterable[str], registry: Regi
     records = registry.records()
     names = [n for n in names if not records[n].wraps]
     order = sorted(names, key=lambda n: (-records[n].rank, n))
-    for answer in reversed(registry.manager().hook.lqcd_rank_backends(request=request, names=tuple(order))):
-        if answer:
-            head = [n for n in answer if n in order]
-            order = head + [n for n in order if n not in head]
+    for impl in registry.manager().hook.lqcd_rank_backends.get_hookimpls():  # the last one registered has the last word
+        given = {"request": request, "names": tuple(order)}
+        try:
+            answer = impl.function(*(given[name] for name in impl.argnames))
+            head = [n for n in answer or () if n in order]
+        except Exception as error:  # a stranger's code again: its opinion is lost, the program is not
+            registry._skip(f"{impl.plugin_name} (its ranking)", error)
+            continue
+        order = head + [n for n in order if n not in head]
     head = [n for n in preferred if n in order]
     return head + [n for n in order if n not in head]

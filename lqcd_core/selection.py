@@ -12,13 +12,14 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
 from .backend import BackendInfo, BoundBackend, Request
-from .errors import BackendUnavailable, NoBackendError, ParameterError
+from .errors import BackendUnavailable, LQCDError, NoBackendError, ParameterError, UnknownBackendError
 from .registry import REGISTRY, rank
 
 VARIABLE = "LQCD_BACKEND"
@@ -53,10 +54,11 @@ class Choice:
         return self.backend.name
 
 
-_context: contextvars.ContextVar[Named | None] = contextvars.ContextVar("lqcd_backend", default=None)
-_preferred: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar("lqcd_preferred", default=None)
+_UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset"})()  # nobody has spoken; None means "automatic"
+_context: contextvars.ContextVar[Any] = contextvars.ContextVar("lqcd_backend", default=_UNSET)
+_preferred: contextvars.ContextVar[Any] = contextvars.ContextVar("lqcd_preferred", default=_UNSET)
 _session_lock = threading.Lock()
-_session: dict[str, Any] = {"named": None, "preferred": ()}
+_session: dict[str, Any] = {"named": _UNSET, "preferred": _UNSET}
 
 
 def _owns_session() -> bool:
@@ -107,7 +109,7 @@ def use_backend(name: str | None, **options):
     Parameters
     ----------
     name
-        A registered name; None returns to automatic choice.
+        A registered name; None means automatic choice, whatever the session or LQCD_BACKEND says.
     **options
         Options of that backend, checked now against its record; nothing heavy is imported.
 
@@ -145,16 +147,34 @@ def prefer_backends(*names: str):
 
 def current_backend() -> Named | None:
     """The backend named for this thread or coroutine, else for the session, else by LQCD_BACKEND; None if none is."""
-    named = _context.get() or _session["named"]
-    if named is None and os.environ.get(VARIABLE):
-        named = Named(os.environ[VARIABLE].strip(), {}, f"the environment variable {VARIABLE}")
-    return named
+    for said in (_context.get(), _session["named"]):
+        if said is not _UNSET:
+            return said
+    variable = os.environ.get(VARIABLE, "").strip()
+    return Named(variable, {}, f"the environment variable {VARIABLE}") if variable else None
 
 
 def preferred_backends() -> tuple[str, ...]:
     """Names given to :func:`prefer_backends`."""
-    here = _preferred.get()
-    return here if here is not None else _session["preferred"]
+    for said in (_preferred.get(), _session["preferred"]):
+        if said is not _UNSET:
+            return said
+    return ()
+
+
+@contextmanager
+def restored_session() -> Iterator[None]:
+    """Put the session's choice and wishes back at the end of the block (for tests of plain ``use_backend`` calls)."""
+    with _session_lock:
+        before = dict(_session)
+    tokens = [(variable, variable.set(variable.get())) for variable in (_context, _preferred)]
+    try:
+        yield
+    finally:
+        with _session_lock:
+            _session.update(before)
+        for variable, token in tokens:
+            variable.reset(token)
 
 
 def backends() -> dict[str, BackendInfo]:
@@ -193,7 +213,7 @@ def choose(request: Request, backend=None) -> Choice:
     """
     named = _as_named(backend)
     if named is not None:
-        info = REGISTRY.record(named.name)
+        info = _record_of(named)
         reason = info.why_not(request)
         if reason is None:
             try:
@@ -201,7 +221,7 @@ def choose(request: Request, backend=None) -> Choice:
             except BackendUnavailable as error:
                 reason = str(error)
         raise BackendUnavailable(
-            f"backend {named.name!r} (named by {named.by}) cannot run {request}: it {reason}. "
+            f"backend {named.name!r} (named by {named.by}) cannot run {request}: {reason}. "
             "Nothing falls back in silence: change the request, or name another backend (`lqcd backends` lists them)."
         )
     rejected: list[tuple[str, str]] = []
@@ -213,6 +233,13 @@ def choose(request: Request, backend=None) -> Choice:
                 reason = str(error)
         rejected.append((name, reason))
     raise NoBackendError(_table(f"No installed backend can run {request}:", rejected))
+
+
+def _record_of(named: Named) -> BackendInfo:
+    try:
+        return REGISTRY.record(named.name)
+    except UnknownBackendError as error:
+        raise UnknownBackendError(f"{error} (It was named by {named.by}.)") from None
 
 
 def _candidates(request: Request):
@@ -241,42 +268,47 @@ class Explanation:
         return _table(f"{self.request}:", self.rows)
 
 
-def explain_request(request: Request, backend=None) -> Explanation:
-    """What :func:`choose` would do, with every backend's reason. Candidates are started to learn if they can run."""
+def explain_request(request: Request, backend=None, start_all: bool = False) -> Explanation:
+    """What :func:`choose` would do, with every backend's reason.
+
+    Backends are started down the list until one serves, as :func:`choose` does; those behind it are judged by their
+    records alone, so nothing is imported for a backend that is not chosen. ``start_all`` starts every candidate to learn
+    if it can run on this machine.
+    """
     named = _as_named(backend)
     chosen, rows = None, []
     records = REGISTRY.records()
     order = rank(request, records, preferred_backends())
     order += sorted(n for n in records if records[n].wraps)
     if named is not None:
-        REGISTRY.record(named.name)
+        _record_of(named)
         order = [named.name] + [n for n in order if n != named.name]
     for name in order:
-        options = named.options if named is not None and name == named.name else {}
-        reason = records[name].why_not(request)
-        if reason is None:
+        is_named = named is not None and name == named.name
+        reason, note = records[name].why_not(request), ""
+        wanted = is_named if named is not None else chosen is None and not records[name].wraps
+        if reason is None and (wanted or start_all):
             try:
-                instance = REGISTRY.load(name, options).instance
+                plan = getattr(REGISTRY.load(name, named.options if is_named else {}).instance, "plan", None)
+                note = f" ({plan(request)})" if callable(plan) else ""
             except BackendUnavailable as error:
                 reason = str(error)
+            except LQCDError as error:  # an executor that needs an option which nobody gave
+                if is_named:
+                    raise
+                reason = str(error)
+        elif reason is None:
+            note = " as far as its record tells (not started)"
         if reason is not None:
             rows.append((name, reason))
-            continue
-        note = ""
-        plan = getattr(instance, "plan", None)
-        if callable(plan):
-            note = f" ({plan(request)})"
-        if named is not None:
-            if name == named.name:
-                chosen = name
-                rows.append((name, f"chosen: named by {named.by}{note}"))
-            else:
-                rows.append((name, f"can serve{note}, but {named.name!r} is named by {named.by}"))
-        elif records[name].wraps:
-            rows.append((name, "can serve, but an executor is only used when named"))
-        elif chosen is None:
+        elif wanted:
             chosen = name
-            rows.append((name, f"chosen: first in rank that can serve{note}"))
+            why = f"named by {named.by}" if named is not None else "first in rank that can serve"
+            rows.append((name, f"chosen: {why}{note}"))
+        elif records[name].wraps:
+            rows.append((name, f"can serve{note}, but an executor is only used when named"))
+        elif named is not None:
+            rows.append((name, f"can serve{note}, but {named.name!r} is named by {named.by}"))
         else:
             rows.append((name, f"can serve{note}"))
     return Explanation(request, chosen, tuple(rows))

@@ -270,12 +270,17 @@ class Vectors:
     def copy(self, x: Handle) -> Handle:
         """A new handle equal to x."""
         own = getattr(self.space, "copy", None)
-        return own(x) if own is not None else self.axpy(1.0, x, self.zeros())
+        if own is not None:
+            return own(x)
+        # zeros() has n_rhs columns; gamma5 squared is a copy for any number of them.
+        return self.gamma5(self.gamma5(x)) if self.space.resizable else self.axpy(1.0, x, self.zeros())
 
     def scale(self, a, x: Handle) -> Handle:
         """a x; consumes x."""
         own = getattr(self.space, "scale", None)
-        return own(a, x) if own is not None else self.axpy(a, x, self.zeros())
+        if own is not None:
+            return own(a, x)
+        return self.axpy(a, x, self.axpy(-1.0, x, self.copy(x)) if self.space.resizable else self.zeros())
 
     def xpay(self, x: Handle, a, y: Handle) -> Handle:
         """x + a y; consumes y."""

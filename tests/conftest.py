@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest_plugins = ["lqcd_core.testing.pytest_plugin"]
+
 
 @pytest.fixture(scope="session")
 def test_data() -> Path:

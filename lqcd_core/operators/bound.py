@@ -156,6 +156,7 @@ class BoundOperator:
 
         key = (parity, form)
         if key not in self._schur:
+            self._check_fresh()  # the parity hops pack the links now: they must be those of the bind
             self._schur[key] = SchurOperator(self, parity, form)
         return self._schur[key]
 
@@ -169,14 +170,17 @@ class BoundOperator:
         BackendUnavailable
             If the backend that was chosen cannot serve the new precision.
         """
-        if digest_of(to_numpy(raw(self._gauge))) != self.links.digest:
-            raise StaleGaugeError("the links were changed after bind; bind the operator again to the new links.")
+        self._check_fresh()
         if backend is None:
             backend = (self.choice.name, dict(self.choice.backend.options))
         return bind_operator(
             self.definition, self._gauge, backend=backend, precision=precision or self.precision,
             n_rhs=n_rhs or self.n_rhs, check_links=False, frozen=(self.links, self.diagonal),
         )  # fmt: skip
+
+    def _check_fresh(self) -> None:
+        if digest_of(to_numpy(raw(self._gauge))) != self.links.digest:
+            raise StaleGaugeError("the links were changed after bind; bind the operator again to the new links.")
 
     # -- on host fields -----------------------------------------------------------------------------------------------
 
@@ -307,8 +311,12 @@ def bind(definition, gauge, **options) -> BoundOperator:
     return definition.bind(gauge, **options)
 
 
-def explain(definition, gauge, *, precision=None, n_rhs=1, features=(), backend=None) -> Explanation:
+def explain(
+    definition, gauge, *, precision=None, n_rhs=1, features=(), backend=None, start_all: bool = False
+) -> Explanation:
     """Every backend with its reason for or against serving this operator; nothing is bound.
+
+    Backends behind the chosen one are judged by their records alone; ``start_all`` starts each to learn if it can run.
 
     Examples
     --------
@@ -320,4 +328,4 @@ def explain(definition, gauge, *, precision=None, n_rhs=1, features=(), backend=
     if precision is None:
         precision = gauge.precision if hasattr(gauge, "geometry") else gauge.dtype
     request = make_request(definition.name, precision, geometry, n_rhs, features, library_of(raw(gauge)))
-    return explain_request(request, backend)
+    return explain_request(request, backend, start_all)

@@ -52,7 +52,8 @@ class SchurOperator:
         self.geometry._need_parity()
         p, q = parity, 1 - parity
         backend, geometry = bound.backend, bound.geometry
-        if isinstance(backend, SupportsEvenOdd):
+        self.masked = not isinstance(backend, SupportsEvenOdd)
+        if not self.masked:
             spaces = {k: backend.space(geometry, bound.precision, bound.n_rhs, k) for k in (p, q)}
             self.hop = {k: backend.parity_hopping(bound.links, spaces[k]) for k in (p, q)}
         else:
@@ -67,11 +68,19 @@ class SchurOperator:
         from .bound import diagonal_function
 
         backend = self.bound.backend
-        a = {k: self.bound.diagonal.on_parity(self.geometry, k) for k in (0, 1)}
-        inverse = {k: term.inverse() for k, term in a.items()}
+        if self.masked:  # A keeps the zeros, and the backend knows only its own full-lattice space
+            both = self.bound.diagonal
+            a = {0: both, 1: both}
+            inverse = dict.fromkeys((0, 1), both.inverse())
 
-        def functions(terms):
-            return {k: diagonal_function(term, self.v[k], backend) for k, term in terms.items()}
+            def functions(terms):
+                return dict.fromkeys((0, 1), diagonal_function(terms[0], self.bound.vectors, backend))
+        else:
+            a = {k: self.bound.diagonal.on_parity(self.geometry, k) for k in (0, 1)}
+            inverse = {k: term.inverse() for k, term in a.items()}
+
+            def functions(terms):
+                return {k: diagonal_function(term, self.v[k], backend) for k, term in terms.items()}
 
         self.a, self.a_inv = functions(a), functions(inverse)
         if self.bound.diagonal.twist:
@@ -99,6 +108,8 @@ class SchurOperator:
         derived = (symmetric, symmetric_dagger) if self.form == "symmetric" else (asymmetric, asymmetric_dagger)
 
         def fused(kind):
+            if self.masked:
+                return None
             return self.bound._fused(kind, v.space, parity=self.parity, form=self.form)
 
         self.apply = fused("schur") or derived[0]
