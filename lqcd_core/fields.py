@@ -376,7 +376,10 @@ class ColorSpinorField(_HostField):
                     f"cannot {symbol} {self.precision} and {other.precision} spinors; convert one with .to(...)."
                 )
             return self._like(op(self.array, other.array))
-        return NotImplemented
+        # NotImplemented would let numpy convert the field and broadcast the other operand against it
+        raise FieldTypeError(
+            f"cannot {symbol} a spinor and {type(other).__name__}; wrap an array in ColorSpinorField(geometry, array)."
+        )
 
     def __add__(self, other):
         return self._binary(other, np.add, "add")
@@ -385,14 +388,12 @@ class ColorSpinorField(_HostField):
         return self._binary(other, np.subtract, "subtract")
 
     def __mul__(self, scalar):
-        if not np.isscalar(scalar):
-            return NotImplemented
-        return self._like(self.array * self.array.dtype.type(scalar))
+        return self._like(self.array * self.array.dtype.type(_scalar(scalar)))
 
     __rmul__ = __mul__
 
     def __truediv__(self, scalar):
-        return self * (1.0 / scalar) if np.isscalar(scalar) else NotImplemented
+        return self * (1.0 / _scalar(scalar))
 
     def __neg__(self):
         return self * -1
@@ -488,6 +489,12 @@ class Propagator:
 
 
 # --------------------------------------------------------------------------------------------------------------------
+
+
+def _scalar(value):
+    if not isinstance(value, (int, float, complex, np.number)):
+        raise FieldTypeError(f"a spinor is multiplied by one number, not by {type(value).__name__}.")
+    return value
 
 
 def _batched(shape, n_rhs):
