@@ -98,6 +98,9 @@ def open_gauge(path, geometry: LatticeGeometry | None = None) -> GaugeFile:
                 raise FileFormatError(f"the scidac-checksum of {str(path)!r} has no {name}: {checksum_text!r}.")
             checksums[name] = value
     plaq, trace = _stored_numbers(group)
+    notes = [] if checksums else ["the file has no scidac-checksum record (it is optional)"]
+    if not checksums and not records[-1].ends:
+        notes.append("its last record does not close the message: the file may have been cut after it")
     file = GaugeFile(
         path=str(path),
         format="ildg" if data.type == "ildg-binary-data" else "scidac",
@@ -109,7 +112,7 @@ def open_gauge(path, geometry: LatticeGeometry | None = None) -> GaugeFile:
         checksums=checksums,
         plaquette=plaq,
         link_trace=trace,
-        notes=() if checksums else ("the file has no scidac-checksum record (it is optional)",),
+        notes=tuple(notes),
     )
     import attrs
 

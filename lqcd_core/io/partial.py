@@ -10,7 +10,6 @@ whose finished columns are whole, and a marked column whose checksum is wrong is
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -31,6 +30,11 @@ from .hdf5 import SCHEMA_VERSION, load_h5py, open_h5, write_slices
 from .layout import as_path, file_size, program
 from .metadata import differences, plain, to_json
 from .report import FileCheckWarning
+
+try:
+    import fcntl
+except ImportError:  # a system without POSIX locks: the check for a second writer is lost, nothing else
+    fcntl = None
 
 COLUMNS_FORMAT = "lqcd_core propagator columns"
 _INFO_BYTES = 4096  # room for what the solver says about one column, as JSON
@@ -215,7 +219,8 @@ class PropagatorFile:
         except OSError as error:
             raise explain_os_error("open", partial, error) from error
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 os.close(handle)
