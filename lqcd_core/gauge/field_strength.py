@@ -16,6 +16,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..gamma import GAMMA
 from .links import PLANES, SPATIAL_PLANES, LinkArray, dagger, links_of, plane_indices
+from .loops import plane_sum
 
 _SLAB_BYTES = 1 << 25  # links of one slab of time slices: the temporaries of a plane then stay below some 200 MB
 
@@ -56,8 +57,8 @@ def _strength(u: LinkArray, mu: int, nu: int, traceless: bool) -> Any:
     q = _leaf_sum(u, mu, nu)
     f = (q - dagger(q)) / 8
     if traceless:
-        one = u.xp.eye(u.nc, dtype=f.dtype)
-        f = f - (u.trace(f) / u.nc)[..., None, None] * (one if u.xp is np else one.to(f.device))
+        place = {} if u.xp is np else {"device": f.device}
+        f = f - (u.trace(f) / u.nc)[..., None, None] * u.xp.eye(u.nc, dtype=f.dtype, **place)
     return f
 
 
@@ -226,9 +227,7 @@ def energy_density(gauge: Any, definition: str = "clover") -> Any:
     """
     u = links_of(gauge)
     if definition == "plaquette":
-        from .loops import _plane
-
-        traces = sum(_plane(u, *plane) for plane in PLANES.values())
+        traces = sum(plane_sum(u, *plane) for plane in PLANES.values())
         return u.scalar(2 * u.nc * (6 - traces / u.volume))
     if definition != "clover":
         raise ParameterError(f"energy density is 'clover' or 'plaquette', got {definition!r}.")

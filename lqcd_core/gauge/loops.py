@@ -15,7 +15,7 @@ from ..errors import ParameterError
 from .links import PLANES, SPATIAL_PLANES, TEMPORAL_PLANES, LinkArray, direction_index, links_of
 
 
-def _plane(u: LinkArray, mu: int, nu: int) -> Any:
+def plane_sum(u: LinkArray, mu: int, nu: int) -> Any:
     """Sum over sites of Re tr P_{mu nu} / Nc."""
     a = u.link(mu) @ u.shift(u.link(nu), mu, 1)
     b = u.link(nu) @ u.shift(u.link(mu), nu, 1)
@@ -24,7 +24,7 @@ def _plane(u: LinkArray, mu: int, nu: int) -> Any:
 
 def _mean_plaquette(gauge: Any, names) -> Any:
     u = links_of(gauge)
-    return u.scalar(sum(_plane(u, *PLANES[n]) for n in names) / (len(names) * u.volume))
+    return u.scalar(sum(plane_sum(u, *PLANES[n]) for n in names) / (len(names) * u.volume))
 
 
 def plaquette(gauge: Any) -> Any:
@@ -84,7 +84,7 @@ def plaquettes(gauge: Any) -> dict[str, Any]:
     1.0
     """
     u = links_of(gauge)
-    return {name: u.scalar(_plane(u, *plane) / u.volume) for name, plane in PLANES.items()}
+    return {name: u.scalar(plane_sum(u, *plane) / u.volume) for name, plane in PLANES.items()}
 
 
 def rectangle(gauge: Any) -> Any:
@@ -131,7 +131,7 @@ def wilson_action(gauge: Any, beta: float) -> Any:
     if not np.isfinite(beta):
         raise ParameterError(f"beta must be finite, got {beta!r}.")
     u = links_of(gauge)
-    traces = sum(_plane(u, *plane) for plane in PLANES.values())
+    traces = sum(plane_sum(u, *plane) for plane in PLANES.values())
     return u.scalar(beta * (6 * u.volume - traces))
 
 

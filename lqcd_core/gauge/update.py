@@ -415,7 +415,8 @@ def _need_even(geometry: LatticeGeometry) -> None:
 
 def _like(gauge: GaugeField, work: CheckerboardLinks) -> GaugeField:
     out = work.field(gauge.precision)
-    out.origin = dict(gauge.origin)
+    # a file's checksum or plaquette no longer holds, so what is known of the old field moves one level down, once
+    out.origin = {"kind": "heatbath or overrelaxation sweeps", "from": dict(gauge.origin.get("from", gauge.origin))}
     return out
 
 

@@ -205,6 +205,13 @@ def test_heatbath_sweep_is_reproducible_and_its_sweeps_differ():
     assert gg.heatbath_sweep(u.to("single"), 5.7, seed=3, sweep=4).precision.name == "single"
 
 
+def test_sweeps_do_not_pass_on_what_was_known_of_the_old_field():
+    u = GaugeField.random(SMALL, seed=1)
+    u.origin = {"kind": "file", "checksum": "abc"}
+    new = gg.overrelaxation_sweep(gg.heatbath_sweep(u, 6.0, 1, 0))
+    assert "checksum" not in new.origin and new.origin["from"] == u.origin == {"kind": "file", "checksum": "abc"}
+
+
 def test_overrelaxation_commutes_with_gauge_transformations_for_su2():
     # g = V^dagger^2 turns with the gauge field, so for Nc = 2 the update is covariant
     geometry = LatticeGeometry(T=2, Z=4, Y=2, X=4, nc=2)
