@@ -134,6 +134,24 @@ def test_gradient_of_the_wilson_action_is_the_staple():
         assert np.abs(got - want).max() < 1e-12
 
 
+def test_the_projected_gradient_is_the_steepest_ascent_in_the_group():
+    r"""With U -> e^{s w} U: dL/ds = <w, TA(G U^dagger)>, largest along w = TA(G U^dagger), G = U.grad."""
+
+    def projected(x):
+        x = 0.5 * (x - x.mH)
+        return x - torch.einsum("...ii->...", x)[..., None, None] * torch.eye(3) / 3
+
+    links, _, _ = tensors()
+    links.requires_grad_(True)
+    topological_charge(links).backward()
+    with torch.no_grad():
+        ascent = projected(links.grad @ links.mH)
+        for w in (ascent, projected(direction(links, 5))):
+            up, down = (topological_charge(torch.matrix_exp(s * STEP * w) @ links) for s in (1, -1))
+            inner = float((w.conj() * ascent).real.sum())
+            assert float(up - down) / (2 * STEP) == pytest.approx(inner, rel=1e-5, abs=1e-9)
+
+
 def test_gradient_at_the_unit_field_of_the_charge_vanishes():
     """Q is stationary at U = 1: it is quadratic in F, and F = 0 there."""
     links = GaugeField.cold(GEOMETRY).tensor.clone().requires_grad_(True)
