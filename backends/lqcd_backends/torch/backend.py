@@ -1,163 +1,221 @@
-r"""The torch backend: real planes, sites last.
+r"""The torch backend: any torch >= 2.2, CPU or CUDA, differentiable.
 
 .. math:: H\psi(x) = \tfrac12\sum_\mu\left[(1-\gamma_\mu)U_\mu(x)\psi(x+\hat\mu)
-          + (1+\gamma_\mu)U^\dagger_\mu(x-\hat\mu)\psi(x-\hat\mu)\right]
+          + (1+\gamma_\mu)U^\dagger_\mu(x-\hat\mu)\psi(x-\hat\mu)\right],\qquad M = A - H
+
+:mod:`.space` holds the vectors, :mod:`.hopping` the blocked kernel of H, :mod:`.site_term` that of A, :mod:`.gradient` the
+derivatives. Gradients flow to spinors, links and blocks: all three may be torch tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from lqcd_core.backend import Handle, Links, SiteDiagonal
+from lqcd_core.backend import DiracTerms, Handle, Links, SiteDiagonal
 from lqcd_core.errors import BackendUnavailable
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
-from lqcd_core.spaces import check_batch, exact_sum
 
+from .gradient import Hop, Linear
 from .hopping import HoppingKernel
-
-_STORAGE = {"float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
-
-
-class TorchSpace:
-    """Spinors as real planes ``(n, 8, Nc, sites)``: plane 2 spin + (0 real, 1 imaginary), sites t, z, y, x fastest."""
-
-    resizable = True
-
-    def __init__(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int, parity, device: torch.device):
-        if parity is not FULL:
-            geometry._need_parity()
-        self.geometry, self.precision, self.n_rhs, self.parity = geometry, precision, n_rhs, parity
-        self.device = device
-        self.storage = _STORAGE[precision.spinor_storage]
-        self.real = _STORAGE[precision.arithmetic]
-        self.sites = tuple(geometry.parity_shape(parity)[:4])
-        self.volume = int(np.prod(self.sites))
-
-    def pack(self, array) -> Handle:
-        check_batch(self, array.shape)
-        if isinstance(array, torch.Tensor):
-            pairs = torch.view_as_real(array.resolve_conj().to(self.device, _COMPLEX[self.real]))
-        else:
-            pairs = torch.from_numpy(np.array(array, self.precision.complex_dtype, order="C").view(self.precision.real_dtype))
-            pairs = pairs.reshape(*array.shape, 2).to(self.device)
-        planes = pairs.permute(0, 5, 7, 6, 1, 2, 3, 4).reshape(array.shape[0], 8, self.geometry.nc, self.volume)
-        return planes.to(self.storage).contiguous()
-
-    def to_array(self, handle: Handle) -> torch.Tensor:
-        """Canonical complex tensor ``(n, T, Z, Y, X, 4, Nc)``, differentiable."""
-        planes = handle.to(self.real).reshape(handle.shape[0], 4, 2, self.geometry.nc, *self.sites)
-        return torch.view_as_complex(planes.permute(0, 4, 5, 6, 7, 1, 3, 2).contiguous())
-
-    def unpack(self, handle: Handle) -> np.ndarray:
-        return self.to_array(handle.detach()).cpu().numpy()
-
-    def zeros(self) -> Handle:
-        return torch.zeros(self.n_rhs, 8, self.geometry.nc, self.volume, dtype=self.storage, device=self.device)
-
-    def axpy(self, a, x: Handle, y: Handle) -> Handle:
-        a = np.asarray(a, complex)
-        a = torch.from_numpy(np.array(a.reshape(-1, 1, 1, 1, 1))).to(self.device)
-        re, im = a.real.to(self.real), a.imag.to(self.real)
-        xs = x.to(self.real).reshape(x.shape[0], 4, 2, self.geometry.nc, self.volume)
-        turned = torch.stack([-xs[:, :, 1], xs[:, :, 0]], dim=2)
-        return (y.to(self.real) + (re * xs + im * turned).reshape(y.shape)).to(self.storage)
-
-    def gamma5(self, x: Handle) -> Handle:
-        return torch.cat([x[:, :4], -x[:, 4:]], dim=1)
-
-    def inner_slices(self, x: Handle, y: Handle) -> np.ndarray:
-        n = x.shape[0]
-        shape = (n, 4, 2, self.geometry.nc, self.sites[0], -1)
-        a, b = (v.detach().double().cpu().numpy().reshape(shape) for v in (x, y))
-        re = (a * b).sum(axis=(1, 2, 3, 5))
-        im = (a[:, :, 0] * b[:, :, 1] - a[:, :, 1] * b[:, :, 0]).sum(axis=(1, 2, 4))
-        return re + 1j * im
-
-    def inner(self, x: Handle, y: Handle) -> np.ndarray:
-        return exact_sum(self.inner_slices(x, y))
-
-    def norm2(self, x: Handle) -> np.ndarray:
-        return exact_sum(self.inner_slices(x, x)).real.copy()
-
-    def take(self, x: Handle, columns: Sequence[int]) -> Handle:
-        return x[list(columns)]
-
-    def put(self, x: Handle, columns: Sequence[int], part: Handle) -> Handle:
-        return x.index_copy(0, torch.as_tensor(list(columns), device=self.device), part)
-
-    def convert_from(self, handle: Handle, source) -> Handle | None:
-        if not isinstance(source, TorchSpace) or source.parity != self.parity:
-            return None
-        return handle.to(self.device, self.storage, copy=True)
-
-    def copy(self, x: Handle) -> Handle:
-        return x.clone()
+from .site_term import SiteTerm, differentiable
+from .space import STORAGE, TorchSpace, records
 
 
 class TorchBackend:
-    """See the module."""
+    """See the module.
+
+    Parameters
+    ----------
+    threads
+        Passed to ``torch.set_num_threads``: torch has one setting for the whole process, so this changes it for
+        everybody. None (the default) never touches it.
+    device
+        ``cpu``, ``cuda`` or ``cuda:N``.
+    chunk
+        Sites x columns worked on at a time; None chooses by the number of threads. The bits do not depend on it.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the device is not there.
+    """
 
     def __init__(self, threads: int | None = None, device: str = "cpu", chunk: int | None = None):
-        if device.startswith("cuda") and not torch.cuda.is_available():
-            raise BackendUnavailable(f"torch {torch.__version__} sees no CUDA device; use device='cpu'.")
+        self.device, self.chunk = torch.device(device), chunk
+        if self.device.type == "cuda":
+            self._need_cuda()
         if threads is not None:
             torch.set_num_threads(threads)
-        self.device, self.chunk = torch.device(device), chunk
+
+    def _need_cuda(self) -> None:
+        if not torch.cuda.is_available():
+            raise BackendUnavailable(f"torch {torch.__version__} sees no CUDA device; use device='cpu'.")
+        found = torch.cuda.device_count()
+        if (self.device.index or 0) >= found:
+            raise BackendUnavailable(f"there is no device {str(self.device)!r}: torch sees {found} CUDA device(s).")
 
     def space(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int = 1, parity=FULL) -> TorchSpace:
         return TorchSpace(geometry, precision, n_rhs, parity, self.device)
 
+    # -- H ------------------------------------------------------------------------------------------------------------
+
     def hopping(self, links: Links, space: TorchSpace) -> Callable[[Handle], Handle]:
         planes = self._link_planes(links, space)
-        return self._hop(space, planes, planes, None)
+        kernel = self._kernel(space, planes, planes, None)
+        return _hop(space, planes, planes, (kernel, kernel))
 
     def parity_hopping(self, links: Links, target: TorchSpace) -> Callable[[Handle], Handle]:
-        planes = self._link_planes(links, target)
-        g = target.geometry
-        here, there = (_split(g, planes, p) for p in (target.parity, 1 - target.parity))
+        here, there = self._split_links(links, target)
+        return _hop(target, here, there, self._parity_kernels(target, here, there))
+
+    def _kernel(self, space: TorchSpace, here, there, even_x) -> HoppingKernel:
+        return HoppingKernel(here.detach(), there.detach(), space.sites, even_x, space.real, self.chunk)
+
+    def _parity_kernels(self, target: TorchSpace, here, there) -> tuple[HoppingKernel, HoppingKernel]:
+        """(the hop that lands on the target, the hop back); they share the links."""
         t, z, y, _ = np.indices(target.sites)
         even_x = torch.from_numpy(((t + z + y + target.parity) % 2 == 0).reshape(-1)).to(self.device)
-        return self._hop(target, here, there, even_x)
+        return self._kernel(target, here, there, even_x), self._kernel(target, there, here, ~even_x)
+
+    def _split_links(self, links: Links, target: TorchSpace) -> tuple[torch.Tensor, torch.Tensor]:
+        """Links on the target's parity and on the other."""
+        planes = self._link_planes(links, target)
+        return tuple(_split(target.geometry, planes, p) for p in (target.parity, 1 - target.parity))
 
     def _link_planes(self, links: Links, space: TorchSpace) -> torch.Tensor:
         """Folded links times 1/2 as planes ``(4, 2, Nc, Nc, sites)``, rounded to the storage."""
         pairs = torch.view_as_real(fold(links, self.device))
         planes = 0.5 * pairs.permute(4, 7, 5, 6, 0, 1, 2, 3)
-        return planes.to(_STORAGE[space.precision.link_storage]).reshape(*planes.shape[:4], -1).contiguous()
+        return planes.to(STORAGE[space.precision.link_storage]).reshape(*planes.shape[:4], -1).contiguous()
 
-    def _hop(self, space: TorchSpace, here, there, even_x) -> Callable[[Handle], Handle]:
-        kernel = HoppingKernel(here, there, space.sites, even_x, space.real, self.chunk)
-
-        def hop(handle: Handle) -> Handle:
-            with torch.no_grad():
-                psi = handle.to(space.real)
-                return kernel(psi, torch.empty_like(psi)).to(space.storage)
-
-        return hop
+    # -- A ------------------------------------------------------------------------------------------------------------
 
     def site_diagonal(self, term: SiteDiagonal, space: TorchSpace) -> Callable[[Handle], Handle]:
-        nc = space.geometry.nc
-        signs = torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64, device=space.device)
-        factor = (complex(term.scalar) + 1j * term.twist * signs).to(_COMPLEX[space.real])[:, None]
-        blocks = None if term.blocks is None else as_tensor(term.blocks, space.device).to(_COMPLEX[space.real])
+        if records(term.blocks):
+            return differentiable(term, space)
+        return _linear(space, *(_whole(SiteTerm(t, space)) for t in (term, term.dagger())))
 
-        def apply(x: Handle) -> Handle:
-            psi = space.to_array(x)
-            out = factor * psi
-            if blocks is not None:
-                v = psi.reshape(*psi.shape[:-2], 2, 2 * nc, 1)
-                out = out + (blocks @ v).reshape(psi.shape)
-            return space.pack(out)
+    # -- M and its relatives ------------------------------------------------------------------------------------------
 
-        return apply
+    def fused(self, kind: str, terms: DiracTerms, space: TorchSpace) -> Callable[[Handle], Handle] | None:
+        """The operator with A applied block by block inside H; None where gradients of links or blocks are wanted."""
+        if records(terms.links.array, terms.diagonal.blocks):
+            return None
+        base, _, suffix = kind.partition("_")
+        if kind in ("M", "Mdag", "MdagM"):
+            maps = self._full_maps(terms, space)
+            which = kind
+        elif base == "schur":
+            maps = self._schur_maps(terms, space)
+            which = {"": "M", "dag": "Mdag", "normal": "MdagM"}[suffix]
+        else:
+            return None
+        m, m_dagger = maps
+        if which == "M":
+            return _linear(space, m, m_dagger)
+        if which == "Mdag":
+            return _linear(space, m_dagger, m)
+
+        def normal(psi):
+            return m_dagger(m(psi))
+
+        return _linear(space, normal, normal)
+
+    def _full_maps(self, terms: DiracTerms, space: TorchSpace):
+        planes = self._link_planes(terms.links, space)
+        kernel = self._kernel(space, planes, planes, None)
+
+        def make(term: SiteDiagonal, dagger: bool):
+            a = SiteTerm(term, space)
+            return lambda psi: _subtract_hop(kernel, psi, dagger, a, psi)
+
+        return make(terms.diagonal, False), make(terms.diagonal.dagger(), True)
+
+    def _schur_maps(self, terms: DiracTerms, space: TorchSpace):
+        """A_p - H_pq A_q^-1 H_qp and its adjoint, or the symmetric form 1 - A_p^-1 H_pq A_q^-1 H_qp."""
+        g, p = space.geometry, terms.parity
+        onto_p, onto_q = self._parity_kernels(space, *self._split_links(terms.links, space))
+        a_p, a_q = (terms.diagonal.on_parity(g, parity) for parity in (p, 1 - p))
+
+        def make(dagger: bool):
+            term_p, inverse_p, inverse_q = a_p, a_p.inverse(), a_q.inverse()
+            if dagger:
+                term_p, inverse_p, inverse_q = term_p.dagger(), inverse_p.dagger(), inverse_q.dagger()
+            b_q = SiteTerm(inverse_q, space)
+
+            def through_q(psi):
+                v = onto_q(psi, torch.empty_like(psi), dagger)
+                return b_q(v, torch.empty_like(v))
+
+            if terms.form == "asymmetric":
+                a = SiteTerm(term_p, space)
+                return lambda psi: _subtract_hop(onto_p, through_q(psi), dagger, a, psi)
+            b_p = SiteTerm(inverse_p, space)
+            if dagger:
+
+                def one(psi, out, first, count):
+                    out.narrow(3, first, count).copy_(psi.narrow(3, first, count))
+
+                return lambda psi: _subtract_hop(onto_p, through_q(b_p(psi, torch.empty_like(psi))), dagger, one, psi)
+
+            def symmetric(psi):
+                v = through_q(psi)
+                hopped = onto_p(v, torch.empty_like(v), dagger)
+                return torch.sub(psi, b_p(hopped, v), out=v)
+
+            return symmetric
+
+        return make(False), make(True)
 
     def describe(self) -> dict[str, str]:
-        return {"torch": torch.__version__, "threads": str(torch.get_num_threads()), "device": str(self.device)}
+        """Version, threads, device and instruction set."""
+        facts = {"torch": torch.__version__, "threads": str(torch.get_num_threads()), "device": str(self.device)}
+        if self.device.type == "cuda":
+            facts["device_name"] = torch.cuda.get_device_name(self.device)
+        else:
+            facts["instruction_set"] = torch.backends.cpu.get_cpu_capability()
+        return facts
+
+
+def _hop(space: TorchSpace, here, there, kernels) -> Callable[[Handle], Handle]:
+    kernel, mate = kernels
+    if records(here, there):
+        return lambda handle: Hop.apply(handle.to(space.real), here, there, kernels, False).to(space.storage)
+    return _linear(
+        space,
+        lambda psi: kernel(psi, torch.empty_like(psi)),
+        lambda g: mate(g, torch.empty_like(g), dagger=True),
+    )
+
+
+def _linear(space: TorchSpace, forward, adjoint) -> Callable[[Handle], Handle]:
+    """A map of planes as a function of handles, with gradients where the handle has them."""
+
+    def apply(handle: Handle) -> Handle:
+        if records(handle):
+            return Linear.apply(handle.to(space.real), forward, adjoint).to(space.storage)
+        with torch.no_grad():
+            return forward(handle.to(space.real)).to(space.storage)
+
+    return apply
+
+
+def _whole(term: SiteTerm):
+    return lambda psi: term(psi, torch.empty_like(psi))
+
+
+def _subtract_hop(kernel: HoppingKernel, source, dagger: bool, term, psi) -> torch.Tensor:
+    """term psi - H source, the term block by block."""
+    out = torch.empty_like(psi)
+
+    def start(columns: slice, first: int, count: int) -> None:
+        term(psi[columns], out[columns], first, count)
+
+    return kernel(source, out, dagger, start)
 
 
 def as_tensor(array, device) -> torch.Tensor:

@@ -96,8 +96,8 @@ def _pieces(start: int, count: int, step: int, extent: int) -> Iterator[tuple[in
         done += take
 
 
-def plan(sites: tuple[int, ...], budget: int) -> list[list[Task]]:
-    """The tasks of every block, for about ``budget`` sites a block (at least one z plane)."""
+def plan(sites: tuple[int, ...], budget: int) -> list[tuple[int, int, list[Task]]]:
+    """(first site, sites, tasks) of every block, for about ``budget`` sites a block (at least one z plane)."""
     T, Z, Y, X = sites
     plane, piece = Y * X, Z * Y * X
     blocks = []  # (t, number of t, z, number of z)
@@ -125,7 +125,7 @@ def plan(sites: tuple[int, ...], budget: int) -> list[list[Task]]:
                     block.append(
                         Task(mu, step > 0, reads, writes, writes if step > 0 else reads, take * count // number, None)
                     )
-        tasks.append(block)
+        tasks.append((first, count, block))
     return tasks
 
 
@@ -181,17 +181,21 @@ class HoppingKernel:
         self.plans: dict[int, list] = {}
         self.local = threading.local()
 
-    def __call__(self, psi: torch.Tensor, out: torch.Tensor, dagger: bool = False, onto: int = 0) -> torch.Tensor:
-        """Write H psi to ``out``, or add ``onto`` (+1 or -1) times it; planes ``(n, 8, Nc, sites)`` of type ``real``."""
+    def __call__(self, psi: torch.Tensor, out: torch.Tensor, dagger: bool = False, start=None) -> torch.Tensor:
+        """Write H psi to ``out`` (H^dagger psi if dagger); planes ``(n, 8, Nc, sites)`` of type ``real``.
+
+        With ``start`` write (start - H psi): ``start(columns, first, count)`` fills those columns and sites of ``out``
+        just before the block is worked on, while it is in the cache.
+        """
         n = psi.shape[0]
         budget = self.chunk or self._budget(psi.device)
-        plane = self.sites[2] * self.sites[3]
-        at_once = max(1, min(n, budget // plane))
-        blocks = self._plan(max(1, budget // at_once))
-        for block in blocks:
+        at_once = max(1, min(n, budget // (self.sites[2] * self.sites[3])))
+        for first, count, tasks in self._plan(max(1, budget // at_once)):
             for c in range(0, n, at_once):
-                columns = (psi, out) if at_once == n else (psi[c : c + at_once], out[c : c + at_once])
-                self._block(block, *columns, dagger, onto)
+                columns = slice(c, min(c + at_once, n))
+                if start is not None:
+                    start(columns, first, count)
+                self._block(tasks, psi[columns], out[columns], dagger, start is None)
         return out
 
     def _budget(self, device) -> int:
@@ -204,8 +208,8 @@ class HoppingKernel:
         if key not in self.plans:
             same = self.here.dtype == self.real
             self.plans[key] = [
-                [(task, link_views(self._links(task), task.forward) if same else None) for task in block]
-                for block in plan(self.sites, key)
+                (first, count, [(k, link_views(self._links(k), k.forward) if same else None) for k in tasks])
+                for first, count, tasks in plan(self.sites, key)
             ]
         return self.plans[key]
 
@@ -221,9 +225,9 @@ class HoppingKernel:
             kept[key] = _Workspace(n, self.nc, sites, self.real, self.here.device, wide)
         return kept[key]
 
-    def _block(self, block, psi, out, dagger: bool, onto: int) -> None:
-        fresh, scale = onto == 0, onto or 1
-        for task, links in block:
+    def _block(self, tasks, psi, out, dagger: bool, fresh: bool) -> None:
+        scale = 1.0 if fresh else -1.0
+        for task, links in tasks:
             work = self._workspace(psi.shape[0], task.sites)
             if links is None:
                 work.links.copy_(self._links(task))

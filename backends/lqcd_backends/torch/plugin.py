@@ -30,11 +30,13 @@ INFO = BackendInfo(
     name="torch",
     load="lqcd_backends.torch.backend:TorchBackend",
     precisions={"double", "single", "half", "bf16"},
-    features={"autograd", "even_odd", "site_diagonal", "exact_slices"},
+    features={"autograd", "even_odd", "site_diagonal", "fused_dirac", "fused_blas", "exact_slices"},
     arrays={"numpy", "torch"},
     rank=10,
     options={
-        "threads": Option("threads of torch in this process, at least 1; None leaves torch's setting alone", None, _threads),
+        "threads": Option(
+            "threads of torch in this process, at least 1; None leaves torch's setting alone", None, _threads
+        ),
         "device": Option("'cpu', 'cuda' or 'cuda:N'", "cpu", _device),
         "chunk": Option("sites x right-hand sides worked on at a time, at least 1; None chooses", None, _chunk),
     },
