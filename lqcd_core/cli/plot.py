@@ -21,6 +21,7 @@ def plot_spectrum(path, results, title: str, note: str = "") -> None:
     """
     from pathlib import Path
 
+    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -67,9 +68,9 @@ def plot_spectrum(path, results, title: str, note: str = "") -> None:
     if note:
         above.set_title(note, fontsize=9, color="0.35")
     suffix = Path(path).suffix.lstrip(".").lower()
-    # No date in the file: the same numbers give the same picture, byte for byte.
+    # No date and no random names in the file: the same numbers give the same picture, byte for byte.
     metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(suffix, {})
-    with replacing(path) as f:
+    with replacing(path) as f, rc_context({"svg.hashsalt": "lqcd"}):
         figure.savefig(f, format=suffix, dpi=150, metadata=metadata)
 
 
