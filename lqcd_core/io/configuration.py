@@ -24,7 +24,7 @@ from ..geometry import DIRECTIONS, LatticeGeometry
 from ..precision import as_precision
 from . import ildg, milc, nersc, npy, openqcd
 from .checksum import same_hex
-from .layout import GaugeFile, as_path, read_links, same_geometry, slab_range
+from .layout import GaugeFile, as_path, read_links, slab_range, steadily
 from .report import Check, FileCheckWarning, GaugeReport
 from .sniff import GAUGE_FORMATS, sniff
 
@@ -52,7 +52,6 @@ _DOUBLE_ONLY = ("openqcd", "npy")
 
 
 def _open(path, format: str | None, geometry: LatticeGeometry | None) -> GaugeFile:
-    path = as_path(path)
     if format is not None and format not in GAUGE_FORMATS:
         raise ParameterError(f"gauge format {format!r} is unknown; {nearest(str(format), GAUGE_FORMATS)}")
     try:
@@ -127,7 +126,7 @@ def _verify(file: GaugeFile, computed: dict[str, str], links: np.ndarray) -> tup
         stored = file.checksums.get(name)
         ok = None if stored is None else same_hex(stored, found)
         note = ""
-        if ok is False and file.format == "nersc" and same_hex(stored, nersc.swapped_checksum(file)):
+        if ok is False and name == "checksum" and same_hex(stored, nersc.swapped_checksum(file)):
             note = f"it is right for the other byte order: FLOATING_POINT {file.header['FLOATING_POINT']} is wrong"
         checks.append(Check(name, stored, found, ok, None, note))
     with np.errstate(all="ignore"):  # damaged files hold NaN and infinities, which the comparison then reports
@@ -209,11 +208,16 @@ def read_gauge(
     if check not in ("error", "warn", "off"):
         raise ParameterError(f"check must be 'error', 'warn' or 'off', got {check!r}.")
     wanted = None if precision is None else as_precision(precision)
-    file = _open(path, format, geometry)
     # asked for double, a two-row single file gets its last row in double rather than a rounded one
     dtype = np.complex128 if wanted is not None and wanted.name == "double" else None
-    links, computed = _load(file if check != "off" else attrs.evolve(file, accumulators=()), dtype)
-    checks = () if check == "off" else _verify(file, computed, links)
+    path = as_path(path)
+
+    def read():
+        file = _open(path, format, geometry)
+        links, computed = _load(file if check != "off" else attrs.evolve(file, accumulators=()), dtype)
+        return file, links, computed, () if check == "off" else _verify(file, computed, links)
+
+    file, links, computed, checks = steadily(path, read)
     _refuse(path, [c for c in checks if c.ok is False], check)
     for note in file.notes:
         if "read as that" in note:  # the byte order was decided against the header: say it aloud
@@ -296,9 +300,14 @@ def inspect_gauge(path, *, format: str | None = None, geometry: LatticeGeometry 
     """
     from ..gauge.loops import plaquette_ss, plaquette_st, polyakov_loop
 
-    file = _open(path, format, geometry)
-    links, computed = _load(file, np.complex128)
-    checks = _verify(file, computed, links)
+    path = as_path(path)
+
+    def read():
+        file = _open(path, format, geometry)
+        links, computed = _load(file, np.complex128)
+        return file, links, _verify(file, computed, links)
+
+    file, links, checks = steadily(path, read)
     with np.errstate(all="ignore"):
         ss, st = float(plaquette_ss(links)), float(plaquette_st(links))
         polyakov = {d: complex(polyakov_loop(links, mu)) for mu, d in enumerate(DIRECTIONS)}
@@ -353,13 +362,18 @@ def read_gauge_slab(
     FileFormatError
         If the format does not allow it.
     """
-    file = _open(path, format, geometry)
-    slab_range(file.geometry, t_start, t_stop)
-    if file.load is not None:
-        raise FileFormatError(
-            f"{str(path)!r} is {file.format!r}, which cannot be read by time slices; convert it to 'ildg' first."
-        )
-    links = read_links(file, t_start, t_stop)
+    path = as_path(path)
+
+    def read():
+        file = _open(path, format, geometry)
+        slab_range(file.geometry, t_start, t_stop)
+        if file.load is not None:
+            raise FileFormatError(
+                f"{str(path)!r} is {file.format!r}, which cannot be read by time slices; convert it to 'ildg' first."
+            )
+        return file, read_links(file, t_start, t_stop)
+
+    file, links = steadily(path, read)
     if check_links:
         slab = LatticeGeometry(**{**attrs.asdict(file.geometry), "T": t_stop - t_start})
         _check_links(GaugeField(slab, links), file)
@@ -503,6 +517,5 @@ __all__ = [
     "inspect_gauge",
     "read_gauge",
     "read_gauge_slab",
-    "same_geometry",
     "write_gauge",
 ]

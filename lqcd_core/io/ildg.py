@@ -50,13 +50,17 @@ def group_of(path, records: list[LimeRecord], data: LimeRecord) -> dict[str, str
     return group
 
 
-def is_gauge(group: dict[str, str]) -> bool:
-    """True unless the SciDAC private record says that this is another kind of field."""
+def is_gauge(data: LimeRecord, group: dict[str, str]) -> bool:
+    """True unless the SciDAC private record says that this is another kind of field.
+
+    ``ildg-binary-data`` is always links; some writers (GPT) fill the private record beside it with zeros.
+    """
     private = group.get("scidac-private-record-xml")
-    if private is None:
+    if private is None or data.type == "ildg-binary-data":
         return True
     datatype = xml_value(private, "datatype") or ""
-    return "ColorMatrix" in datatype and (xml_value(private, "datacount") or "4") == "4"
+    links = re.search(r"colou?r_?matrix", datatype, re.IGNORECASE) is not None
+    return links and xml_value(private, "datacount") in (None, "4")
 
 
 def open_gauge(path, geometry: LatticeGeometry | None = None) -> GaugeFile:
@@ -69,7 +73,7 @@ def open_gauge(path, geometry: LatticeGeometry | None = None) -> GaugeFile:
     """
     records = scan(path)
     found = [(r, group_of(path, records, r)) for r in records if r.type in BINARY]
-    gauge = [(r, group) for r, group in found if is_gauge(group)]
+    gauge = [(r, group) for r, group in found if is_gauge(r, group)]
     if not gauge:
         kinds = ", ".join(
             sorted({xml_value(g.get("scidac-private-record-xml", ""), "datatype") or r.type for r, g in found})
@@ -152,9 +156,14 @@ def _describe(path, data: LimeRecord, group: dict[str, str], asked: LatticeGeome
         precision = xml_value(private, "precision")
         if precision in ("F", "D"):
             bits["scidac-private-record-xml"] = 32 if precision == "F" else 64
-        colors = xml_value(private, "colors")
-        if colors and text is None:
+        colors = xml_value(private, "colors") or ""
+        if colors.isdigit() and int(colors) > 0 and text is None:
             nc = int(colors)
+    grid = xml_value(group.get("grid-format", ""), "dimension")
+    if grid and not claims:
+        claims["grid-format"] = tuple(re.findall(r"<elem>\s*(\d+)\s*</elem>", grid))
+        if len(claims["grid-format"]) != 4:
+            raise FileFormatError(f"{str(path)!r} is not on a 4d lattice: dimension {claims['grid-format']}.")
     if len({tuple(int(n) for n in c if n.isdigit()) for c in claims.values()}) > 1 or len(set(bits.values())) > 1:
         raise FileFormatError(f"the records of {str(path)!r} contradict each other: extents {claims}, bits {bits}.")
     if claims:
@@ -172,10 +181,10 @@ def _describe(path, data: LimeRecord, group: dict[str, str], asked: LatticeGeome
 
 def _stored_numbers(group: dict[str, str]) -> tuple[str | None, str | None]:
     """Plaquette and link trace from usqcdInfo or tmLQCD's xlf-info, as printed."""
-    user = group.get("scidac-record-xml", "")
     plaq = trace = None
-    if "usqcdInfo" in user:
-        plaq, trace = xml_value(user, "plaq"), xml_value(user, "linktr")
+    for user in (group.get("scidac-record-xml", ""), group.get("usqcdInfo", "")):
+        if "usqcdInfo" in user:
+            plaq, trace = xml_value(user, "plaq") or plaq, xml_value(user, "linktr") or trace
     xlf = re.search(r"plaquette\s*=\s*(\S+)", group.get("xlf-info", ""))
     return plaq or (xlf[1] if xlf else None), trace
 

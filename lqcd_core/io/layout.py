@@ -106,6 +106,38 @@ def file_size(path) -> int:
         raise explain_os_error("read", path, error) from error
 
 
+def steadily(path, read: Callable[[], Any]) -> Any:
+    """The result of ``read()``, called again if the file was replaced meanwhile.
+
+    A reader looks at a file several times (what is it, what does its header say, its data); a writer that renames a new
+    file into place between two looks must not make it see the header of one and the data of the other.
+
+    Raises
+    ------
+    FileError
+        If the file is replaced again and again.
+    """
+    for _ in range(100):
+        before = _identity(path)
+        try:
+            out = read()
+        except FileError:
+            if _identity(path) == before:
+                raise
+            continue
+        if _identity(path) == before:
+            return out
+    raise FileError(f"{str(path)!r} is replaced faster than it can be read; stop the programs that write it.")
+
+
+def _identity(path) -> tuple[int, ...] | None:
+    try:
+        s = os.stat(path)
+    except OSError:
+        return None
+    return s.st_dev, s.st_ino, s.st_mtime_ns, s.st_size
+
+
 def check_size(path, expected: int, found: int, what: str) -> None:
     """Raise :class:`TruncatedFileError` unless a file (or record) has the length its header asks for."""
     if found < expected:

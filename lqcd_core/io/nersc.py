@@ -16,7 +16,7 @@ from ..errors import FileFormatError, ParameterError, TruncatedFileError
 from ..fields import GaugeField
 from ..geometry import LatticeGeometry
 from .atomic import replacing
-from .checksum import NerscChecksum, same_hex
+from .checksum import NerscChecksum, ScidacChecksum, same_hex
 from .layout import (
     GaugeFile,
     check_size,
@@ -86,12 +86,12 @@ def open_gauge(path, geometry: LatticeGeometry | None = None) -> GaugeFile:
         real=np.dtype(_FLOATING[floating]),
         rows=nc if kind[2] else nc - 1,
         header=header,
-        checksums={"checksum": header["CHECKSUM"]} if "CHECKSUM" in header else {},
+        checksums=_stored_checksums(header),
         plaquette=header.get("PLAQUETTE"),
         link_trace=header.get("LINK_TRACE"),
     )
     check_size(path, offset + file.data_bytes, file_size(path), f"{header['DATATYPE']} in {floating} on {g}")
-    if floating in ("IEEE32", "IEEE64") and file.checksums:
+    if floating in ("IEEE32", "IEEE64") and "checksum" in file.checksums:
         file = _settle_order(file, floating)
     return with_order(file, file.real)
 
@@ -102,7 +102,19 @@ def with_order(file: GaugeFile, real: np.dtype) -> GaugeFile:
 
     real = np.dtype(real)
     order = ">" if real.str[0] == ">" else "<"
-    return attrs.evolve(file, real=real, accumulators=(lambda: NerscChecksum(order),))
+    makers = [lambda: NerscChecksum(order)]
+    if "suma" in file.checksums:
+        makers.append(lambda: ScidacChecksum(file.site_bytes))
+    return attrs.evolve(file, real=real, accumulators=tuple(makers))
+
+
+def _stored_checksums(header: dict[str, str]) -> dict[str, str]:
+    """CHECKSUM, and Grid's SCIDAC_CHECKSUMA and B over the sites as stored; writers that leave those out put zero."""
+    out = {"checksum": header["CHECKSUM"]} if "CHECKSUM" in header else {}
+    pair = {"suma": header.get("SCIDAC_CHECKSUMA", "0"), "sumb": header.get("SCIDAC_CHECKSUMB", "0")}
+    if not all(same_hex(v, "0") for v in pair.values()):
+        out.update(pair)
+    return out
 
 
 def _settle_order(file: GaugeFile, floating: str) -> GaugeFile:

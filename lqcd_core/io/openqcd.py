@@ -19,7 +19,7 @@ from ..fields import ColorSpinorField, GaugeField
 from ..gamma import basis_rotation
 from ..geometry import LatticeGeometry
 from .atomic import explain_os_error, replacing
-from .layout import GaugeFile, check_size, file_size, geometry_of, read_exactly, read_head, same_geometry
+from .layout import GaugeFile, check_size, file_size, geometry_of, read_exactly, read_head, same_geometry, steadily
 
 _GAUGE = struct.Struct("<4id")
 _SPINOR = struct.Struct("<5id")
@@ -161,6 +161,18 @@ def read_spinor(path, *, basis: str = "degrand-rossi", check: str = "error") -> 
     if check not in ("error", "warn", "off"):
         raise ParameterError(f"check must be 'error', 'warn' or 'off', got {check!r}.")
     rotation = basis_rotation("chiral", basis)
+    g, norm2, data = steadily(path, lambda: _spinor_bytes(path))
+    psi = data.view("<c16").reshape(g.T, g.X, g.Y, g.Z, 4, 3).transpose(0, 3, 2, 1, 4, 5)
+    found = float(np.vdot(psi, psi).real)
+    if check != "off" and not abs(found - norm2) <= 1e-10 * abs(norm2):
+        text = f"{str(path)!r} says that its norm squared is {norm2!r}, but the data give {found!r}; it is damaged."
+        if check == "error":
+            raise ChecksumError(text)
+        warnings.warn(text, FileCheckWarning, stacklevel=2)
+    return ColorSpinorField(g, np.ascontiguousarray(np.einsum("ij,...jc->...ic", rotation, psi)))
+
+
+def _spinor_bytes(path) -> tuple[LatticeGeometry, float, np.ndarray]:
     head = read_head(path, _SPINOR.size)
     check_size(path, _SPINOR.size, len(head), "the header")
     t, x, y, z, eo, norm2 = _SPINOR.unpack(head)
@@ -171,17 +183,15 @@ def read_spinor(path, *, basis: str = "degrand-rossi", check: str = "error") -> 
     g = geometry_of(path, x, y, z, t, 3)
     check_size(path, _SPINOR.size + g.volume * 192, file_size(path), f"an openQCD spinor on {g}")
     data = np.empty(g.volume * 192, np.uint8)
-    with open(path, "rb") as f:
-        f.seek(_SPINOR.size)
-        read_exactly(f, data, path)
-    psi = data.view("<c16").reshape(g.T, g.X, g.Y, g.Z, 4, 3).transpose(0, 3, 2, 1, 4, 5)
-    found = float(np.vdot(psi, psi).real)
-    if check != "off" and not abs(found - norm2) <= 1e-10 * abs(norm2):
-        text = f"{str(path)!r} says that its norm squared is {norm2!r}, but the data give {found!r}; it is damaged."
-        if check == "error":
-            raise ChecksumError(text)
-        warnings.warn(text, FileCheckWarning, stacklevel=2)
-    return ColorSpinorField(g, np.ascontiguousarray(np.einsum("ij,...jc->...ic", rotation, psi)))
+    try:
+        with open(path, "rb") as f:
+            f.seek(_SPINOR.size)
+            read_exactly(f, data, path)
+    except FileFormatError:
+        raise
+    except OSError as error:
+        raise explain_os_error("read", path, error) from error
+    return g, norm2, data
 
 
 def write_spinor(psi: ColorSpinorField, path, *, basis: str = "degrand-rossi") -> None:

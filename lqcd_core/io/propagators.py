@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..fields import Propagator
 from ..gamma import BASES
 from ..precision import as_precision
 from . import hdf5, npy, scidac
-from .layout import as_path, geometry_of
+from .layout import as_path, geometry_of, steadily
 from .sniff import sniff
 
 PROPAGATOR_FORMATS = ("hdf5", "scidac", "npy")
@@ -70,19 +71,7 @@ def read_propagator(
     if basis is not None and basis not in BASES:
         raise ParameterError(f"gamma basis {basis!r} is unknown; {nearest(basis, BASES)}")
     path = as_path(path)
-    kind = sniff(path)
-    if dataset is not None and kind != "hdf5":
-        raise ParameterError(f"dataset= chooses inside an HDF5 file, but {str(path)!r} is {kind!r}; drop it.")
-    if kind == "hdf5":
-        array, info = hdf5.read_propagator(path, dataset, check)
-    elif kind == "npy":
-        array = npy.read_propagator_array(path)
-        g = geometry_of(path, *array.shape[3::-1], array.shape[-1])
-        info = {"geometry": g, "basis": None, "source": {}, "provenance": {"file": str(path)}}
-    elif kind in ("scidac-propagator", "lime"):
-        array, info = scidac.read_propagator(path, check)
-    else:
-        raise FileFormatError(f"{str(path)!r} is {kind!r}, not a propagator; configurations are read with read_gauge.")
+    array, info = steadily(path, lambda: _read(path, dataset, check))
     if info["basis"] is not None and basis not in (None, info["basis"]):
         raise ParameterError(
             f"{str(path)!r} says its basis is {info['basis']!r}, the caller said {basis!r}; drop basis=."
@@ -103,6 +92,21 @@ def read_propagator(
         source=info["source"],
         provenance=info["provenance"],
     )
+
+
+def _read(path: Path, dataset: str | None, check: str) -> tuple[np.ndarray, dict[str, Any]]:
+    kind = sniff(path)
+    if dataset is not None and kind != "hdf5":
+        raise ParameterError(f"dataset= chooses inside an HDF5 file, but {str(path)!r} is {kind!r}; drop it.")
+    if kind == "hdf5":
+        return hdf5.read_propagator(path, dataset, check)
+    if kind == "npy":
+        array = npy.read_propagator_array(path)
+        g = geometry_of(path, *array.shape[3::-1], array.shape[-1])
+        return array, {"geometry": g, "basis": None, "source": {}, "provenance": {"file": str(path)}}
+    if kind in ("scidac-propagator", "lime"):
+        return scidac.read_propagator(path, check)
+    raise FileFormatError(f"{str(path)!r} is {kind!r}, not a propagator; configurations are read with read_gauge.")
 
 
 def write_propagator(S: Propagator, path, *, format: str | None = None, precision=None) -> Path:

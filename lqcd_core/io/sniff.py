@@ -75,6 +75,6 @@ def _lime_kind(path) -> str:
             datatype = xml_value(group.get("scidac-private-record-xml", ""), "datatype") or ""
             if "DiracPropagator" in datatype:
                 return "scidac-propagator"
-            if is_gauge(group):
+            if is_gauge(record, group):
                 return "scidac"
     return "lime"

@@ -302,3 +302,55 @@ def test_pyquda_array_has_directions_outermost(tmp_path, double):
     a = np.load(path)
     assert a.shape == (4, 8, 6, 4, 2, 3, 3) and a.dtype == np.dtype("<c16")
     assert (a[0, 5, 4, 3, 1] == double.array[5, 4, 3, 1, 3]).all()  # their 0 is x, our 3
+
+
+def test_scidac_sums_in_a_nersc_header_are_verified_and_zero_means_absent(tmp_path, double):
+    # Grid stores the sums of the sites as they lie in the file; PyQUDA fills the same keys with zero
+    from lqcd_core.io.checksum import ScidacChecksum
+    from lqcd_core.io.layout import encoded_slices
+
+    sums = ScidacChecksum(576)
+    assert len(list(encoded_slices(double.array, np.dtype(">f8"), 3, [sums]))) == 8
+    right = {f"SCIDAC_CHECKSUM{k[-1].upper()}": f"{v:>10}" for k, v in sums.result().items()}
+    report = inspect_gauge(write_gauge(double, tmp_path / "grid.nersc", header=right))
+    assert [c.name for c in report.checks if c.ok] == ["checksum", "suma", "sumb", "plaquette", "link_trace"]
+    wrong = {**right, "SCIDAC_CHECKSUMA": "12345678"}
+    with pytest.raises(errors.ChecksumError, match="suma"):
+        read_gauge(write_gauge(double, tmp_path / "wrong.nersc", header=wrong))
+    zero = dict.fromkeys(right, f"{0:10x}")
+    U = read_gauge(write_gauge(double, tmp_path / "zero.nersc", header=zero))
+    assert set(U.origin["checksums"]) == {"checksum"}
+
+
+def test_private_record_of_zeros_beside_ildg_data_is_ignored(tmp_path, double):
+    # GPT writes such a record; what it does not say comes from ildg-format, or from Grid's own record
+    from lqcd_core.io.lime import write_message
+
+    g = GEOMETRY
+    zeros = (
+        "<scidacRecord><version>1</version><date/><recordtype>0</recordtype><datatype>0</datatype><precision>0</precision>"
+        "<colors>0</colors><spins>0</spins><typesize>0</typesize><datacount>0</datacount></scidacRecord>"
+    )
+    extents = "".join(f"<elem>{n}</elem>" for n in (g.X, g.Y, g.Z, g.T))
+    grid = f"<FieldMetaData><nd>4</nd><dimension>{extents}</dimension></FieldMetaData>"
+    data = double.array[..., ::-1, :, :].astype(">c16").tobytes()
+    path = tmp_path / "gpt.lime"
+    with open(path, "wb") as f:
+        records = {"grid-format": grid.encode(), "scidac-private-record-xml": zeros.encode(), "ildg-binary-data": data}
+        write_message(f, list(records.items()))
+    assert read_gauge(path).array.tobytes() == double.array.tobytes()
+
+
+def test_reading_makes_no_second_copy_of_the_links(tmp_path):
+    import tracemalloc
+
+    g = LatticeGeometry(T=16, Z=8, Y=8, X=8)
+    U = GaugeField.cold(g, precision="single")
+    for format in ("nersc", "ildg", "scidac", "milc"):
+        path = write_gauge(U, tmp_path / "a", format=format)
+        read_gauge(path)  # what is imported on first use is not counted
+        tracemalloc.start()
+        V = read_gauge(path, check="off", check_links=False)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1.2 * V.nbytes  # the field and one time slice of the file
