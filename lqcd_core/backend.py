@@ -405,6 +405,23 @@ class SupportsArrays(Protocol):
 
 
 @runtime_checkable
+class SupportsDeviceSolve(Protocol):
+    """A backend that runs whole solves itself. The core recomputes the true residual, whatever it is told."""
+
+    def solve(
+        self, bound, inner_bound, b: Handle, x0: Handle | None, parameters: Mapping[str, Any], callback
+    ) -> tuple[Handle, Mapping[str, Any]] | None:
+        """Solve M x = b on the full lattice, or return None to leave this solve to the core.
+
+        ``bound`` and ``inner_bound`` (for mixed precision, else None) are bound operators; b is left alone and x0 is None
+        or a start that is left alone; both live in ``bound.space``. ``parameters`` are the solver's, with ``targets``
+        (tolerance per column), ``even_odd``, ``form`` and ``parity`` added. ``callback(iteration, residuals)`` may be
+        called with the residuals ``(n,)`` of each iteration. The mapping returned may hold ``iterations`` (a number or one
+        per column) and ``applications``; anything it says of residuals is not used.
+        """
+
+
+@runtime_checkable
 class Describes(Protocol):
     """A backend that can say more about the machine (instruction set, threads, device memory)."""
 
