@@ -133,10 +133,16 @@ class MixedPrecision(Solver):
         """The operator in the inner precision, for n columns."""
         if self.inner_operator is not None:
             return on_columns(self.inner_operator, n)
-        options = {"precision": self.precision}
-        if self.backend is not None:
-            options["backend"] = self.backend
-        return on_columns(A.rebind(**options), n)
+        # Kept with the outer operator: a propagator solved in batches, or a defect solved again, must not bind again.
+        kept = {} if A.owner is None else A.owner.__dict__.setdefault("_rebound", {})
+        key = (A.name, self.precision, repr(self.backend))
+        found = kept.get(key)
+        if found is None or not (found.vectors.resizable or found.vectors.n == n):
+            options = {"precision": self.precision, "n_rhs": n}
+            if self.backend is not None:
+                options["backend"] = self.backend
+            found = kept[key] = A.rebind(**options)
+        return on_columns(found, n)
 
     def run(self, A, rhs, x0, targets, callback):
         counter, inner_counter = Counter(), Counter()

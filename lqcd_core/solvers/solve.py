@@ -264,7 +264,7 @@ class _Corrections:
             part, where = self.select(defect, columns)
             fresh = attempt == 0 and self.x is None
             # Later solves aim a little lower: what they reach is added to something that has been rounded.
-            targets = self.solver.tol / relative[where] * (1.0 if fresh else 0.7)
+            targets = self.solver.tol / np.where(book.live[where], relative[where], 1.0) * (1.0 if fresh else 0.7)
             targets = np.where(book.live[where], np.clip(targets, None, 0.9), 0.9)
             d, info = self.inner(part, targets, left, where, relative)
             del part, defect
@@ -294,6 +294,8 @@ class _Corrections:
     def select(self, defect, columns):
         """(host batch to solve for, its columns): the live ones; on a static space all, the others zero."""
         n = len(self.batch)
+        if defect is self.batch:  # the first solve: zero columns cost it nothing, and an inner static space stays full
+            return defect, np.arange(n)
         if len(defect) == len(columns):
             part, where = defect, columns
         else:
