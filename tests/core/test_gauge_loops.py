@@ -347,13 +347,13 @@ def test_wrong_parameters_are_refused(field):
 # -- constant field: F and Q known exactly ----------------------------------------------------------------------------
 
 
-def constant_field(geometry, n_xy, n_zt):
-    r"""Constant flux of diag(1, -1, 0, ...) with n quanta through the xy and zt tori: Q = 2 n_xy n_zt."""
+def constant_field(geometry, n_one, n_other, one=(3, 2), other=(1, 0)):
+    r"""Constant flux of diag(1, -1, 0, ...) with n quanta through two tori, xy and zt by default: then Q = 2 n n'."""
     u = GaugeField.cold(geometry).array.copy()
     generator = np.zeros(geometry.nc)
     generator[:2] = 1, -1
     index = np.indices(geometry.shape)
-    for (a, b), n in (((3, 2), n_xy), ((1, 0), n_zt)):
+    for (a, b), n in ((one, n_one), (other, n_other)):
         la, lb = geometry.shape[a], geometry.shape[b]
         phi = 2 * np.pi * n / (la * lb)
         angle_b = phi * index[a]
@@ -382,6 +382,28 @@ def test_constant_field_has_the_exact_field_strength_and_charge(nc, n_xy, n_zt):
     planes = gg.plaquettes(u)
     assert planes["xy"] == pytest.approx((nc - 2 + 2 * np.cos(phi_xy)) / nc, rel=1e-13)
     assert planes["xt"] == pytest.approx(1, rel=1e-13)
+
+
+@pytest.mark.parametrize(
+    "one, other, sign", [("xy", "zt", 1), ("xz", "yt", -1), ("xt", "yz", 1), ("zx", "yt", 1), ("yx", "zt", -1)]
+)
+def test_each_pair_of_planes_has_the_sign_of_epsilon_xyzt(one, other, sign):
+    geometry = LatticeGeometry(T=6, Z=4, Y=5, X=3)
+    planes = [tuple(DIRECTIONS.index(d) for d in name) for name in (one, other)]
+    u, _ = constant_field(geometry, 1, 1, *planes)
+    sines = [np.sin(2 * np.pi / (geometry.shape[a] * geometry.shape[b])) for a, b in planes]
+    want = sign * 2 * geometry.volume * sines[0] * sines[1] / (4 * np.pi**2)
+    assert gg.topological_charge(u) == pytest.approx(want, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "axes, sign", [((1, 0, 2, 3), -1), ((1, 2, 0, 3), 1), ((3, 2, 1, 0), 1), ((0, 2, 3, 1), 1), ((0, 1, 3, 2), -1)]
+)
+def test_charge_of_permuted_axes_has_the_sign_of_the_permutation(smooth, axes, sign):
+    u = np.transpose(smooth.array, (*axes, 4, 5, 6))[..., list(axes), :, :]
+    turned = GaugeField(smooth.geometry, u)
+    assert gg.topological_charge(turned) == pytest.approx(sign * gg.topological_charge(smooth), rel=1e-10)
+    assert gg.energy_density(turned) == pytest.approx(gg.energy_density(smooth), rel=1e-12)
 
 
 def test_charge_of_the_constant_field_tends_to_two():
