@@ -19,15 +19,16 @@ from .settings import LATTICE, Assignment, backend_choice
 @click.option("--n-rhs", type=int, default=12, help="Ask for this many right-hand sides together.")
 @click.option("--feature", "features", multiple=True, help="Ask for a feature (may be repeated).")
 @click.option("--backend", help="Name one, as a script would.")
-@click.option("--option", "options", type=Assignment(), multiple=True, help="Option of the backend that --backend names.")
+@click.option(
+    "--option", "options", type=Assignment(), multiple=True, help="Option of the backend that --backend names."
+)
 def command(verbose, json, operator, precision, lattice, nc, n_rhs, features, backend, options):
     """Which backends are installed, what they can do, and which would serve a request.
 
     A backend that cannot serve says why. Candidates are started to learn whether this machine can run them.
     """
-    from ..backend import make_request
+    from ..backend import FEATURES, make_request
     from ..errors import refuse_unknown
-    from ..backend import FEATURES
     from ..geometry import LatticeGeometry
     from ..registry import REGISTRY
     from ..selection import explain_request

@@ -53,7 +53,9 @@ def command(
     checkpoint = directory / CHECKPOINT
     with exclusive(checkpoint):
         if checkpoint.exists() and not resume:
-            raise FileError(f"{str(checkpoint)!r} exists: pass --resume to go on with that chain, or choose another --output.")
+            raise FileError(
+                f"{str(checkpoint)!r} exists: pass --resume to go on with that chain, or choose another --output."
+            )
         if resume and not checkpoint.exists():
             remark(f"there is no {checkpoint} yet: the chain starts at the beginning")
         total = max(thermalization + (configurations - 1) * separation, 1)

@@ -56,7 +56,7 @@ def compare(needed: int, what: str, force: bool, quiet: bool = False) -> None:
     free = available_memory()
     have = "unknown" if free is None else bytes_text(free)
     if not quiet:
-        remark(f"memory     about {bytes_text(needed)} for {what}; available {have}")
+        remark(f"memory        about {bytes_text(needed)} for {what}; available {have}")
     if free is not None and needed > free and not force:
         raise ParameterError(
             f"the solve needs about {bytes_text(needed)} and {have} are available: use a smaller --batch, a lower "

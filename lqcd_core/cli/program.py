@@ -132,6 +132,8 @@ def _report(error: BaseException, debug: bool) -> int:
         where = getattr(getattr(error, "ctx", None), "command_path", "lqcd")
         print(f"{where}: {error.format_message()} (see '{where} --help')", file=sys.stderr)
         return MISTAKE
+    if isinstance(error, click.Abort) and error.__cause__ is not None:  # click's wrapping of KeyboardInterrupt
+        error = error.__cause__
     if isinstance(error, Terminated):
         say("stopped by SIGTERM")
         return TERMINATED
@@ -170,7 +172,8 @@ def _print_version(ctx, parameter, value):
 
 
 @click.group(
-    cls=Program, context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110}
+    cls=Program,
+    context_settings={"help_option_names": ["-h", "--help"], "show_default": True, "max_content_width": 110},
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."

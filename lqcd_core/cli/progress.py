@@ -34,13 +34,18 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if not self.quiet and self.watched:
-            from rich.progress import BarColumn, Progress as Bar, TextColumn
+            from rich.progress import BarColumn, TextColumn
+            from rich.progress import Progress as Bar
+            from rich.table import Column
 
             from .screen import console
 
             self._bar = Bar(
-                TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>5.1f} %"),
-                TextColumn("{task.fields[note]}"), console=console(stderr=True), transient=False, refresh_per_second=5,
+                TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=len(self.title))),
+                BarColumn(bar_width=16),
+                TextColumn("{task.percentage:>3.0f} %", table_column=Column(no_wrap=True, min_width=5)),
+                TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
+                console=console(stderr=True), refresh_per_second=5, expand=True,
             )  # fmt: skip
             self._task = self._bar.add_task(self.title, total=self.total, completed=self.first, note="")
             self._bar.start()

@@ -22,7 +22,6 @@ SOURCES = ("point", "wall", "z2", "z4", "gaussian")
 SOLVERS = ("cg", "bicgstab", "gcr", "mixed")
 
 
-
 @click.command("propagator", cls=LQCDCommand)
 @click.argument("configuration", metavar="CFG", type=click.Path())
 @click.option("--kappa", type=float, help="Hopping parameter, 1/(8 + 2 mass); or give --mass.")
@@ -33,28 +32,52 @@ SOLVERS = ("cg", "bicgstab", "gcr", "mixed")
 @click.option("--mu", type=float, help="Twisted mass, lattice units: adds i mu gamma5.")
 @click.option("--xi0", type=float, default=1.0, help="Bare anisotropy.")
 @click.option("--nu", type=float, default=1.0, help="Bare fermion velocity.")
-@click.option("--boundary", type=Boundary(), default="antiperiodic", help="Fermion phases: antiperiodic (in t), periodic, or four.")
-@click.option("--source", type=click.Choice(SOURCES), default="point", help="Kind; z2, z4 and gaussian are noise on one slice.")
+@click.option(
+    "--boundary",
+    type=Boundary(),
+    default="antiperiodic",
+    help="Fermion phases: antiperiodic (in t), periodic, or four.",
+)
+@click.option(
+    "--source", type=click.Choice(SOURCES), default="point", help="Kind; z2, z4 and gaussian are noise on one slice."
+)
 @click.option("--source-position", type=SITE, default="0,0,0,0", help="Site of a point; of the others t counts.")
 @click.option("--source-momentum", type=MOMENTUM, default="0,0,0", help="Of a wall, in units of 2 pi / L.")
 @click.option("--source-seed", type=int, help="Seed of a noise source.")
-@click.option("--smearing", type=Numbers("smearing", "width,steps", convert=float), help="Gaussian smearing of the source.")
+@click.option(
+    "--smearing", type=Numbers("smearing", "width,steps", convert=float), help="Gaussian smearing of the source."
+)
 @click.option("--solver", type=click.Choice(SOLVERS), default="cg", help="cg works on the normal equations.")
 @click.option("--tol", type=float, default=1e-10, help="True relative residual |b - M x| / |b| to reach.")
 @click.option("--maxiter", type=int, default=10000, help="Most iterations per batch.")
 @click.option("--inner", type=click.Choice(SOLVERS[:3]), default="cg", help="Solver inside mixed.")
 @click.option("--inner-precision", default="single", help="Precision inside mixed.")
 @click.option("--precision", default="double", help="Precision of the solve: double, single, ...")
-@click.option("--store", type=click.Choice(["double", "single"]), help="Precision in the file; that of the solve if not given.")
-@click.option("--even-odd/--no-even-odd", default=None, help="Solve on one parity. [default: where the lattice allows it]")
+@click.option(
+    "--store", type=click.Choice(["double", "single"]), help="Precision in the file; that of the solve if not given."
+)
+@click.option(
+    "--even-odd/--no-even-odd", default=None, help="Solve on one parity. [default: where the lattice allows it]"
+)
 @click.option("--parity", type=click.Choice(["even", "odd"]), default="even", help="The parity solved on.")
-@click.option("--form", type=click.Choice(["symmetric", "asymmetric"]), default="symmetric", help="Of the Schur complement.")
+@click.option(
+    "--form", type=click.Choice(["symmetric", "asymmetric"]), default="symmetric", help="Of the Schur complement."
+)
 @click.option("--backend", help="Backend to use, strictly; the best that can serve if not given.")
 @click.option("--option", "options", type=Assignment(), multiple=True, help="Option of that backend (may be repeated).")
-@click.option("--batch", type=int, default=4, help="Columns solved together, and saved together. 12 is fastest, 4 saves more often.")
-@click.option("--check", type=click.Choice(["error", "warn", "off"]), default="error", help="If CFG contradicts itself.")
+@click.option(
+    "--batch",
+    type=int,
+    default=4,
+    help="Columns solved together, and saved together. 12 is fastest, 4 saves more often.",
+)
+@click.option(
+    "--check", type=click.Choice(["error", "warn", "off"]), default="error", help="If CFG contradicts itself."
+)
 @click.option("--accept-links", is_flag=True, help="Accept links that are not in SU(Nc).")
-@click.option("--output", "-o", required=True, metavar="PROP.h5", type=click.Path(dir_okay=False), help="The propagator.")
+@click.option(
+    "--output", "-o", required=True, metavar="PROP.h5", type=click.Path(dir_okay=False), help="The propagator."
+)
 @click.option("--resume", is_flag=True, help="Go on from PROP.h5.partial.")
 @click.option("--force", is_flag=True, help="Replace an old output, and solve even if the memory looks too small.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and the memory, solve nothing.")
@@ -66,7 +89,9 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
     Finished batches of columns are kept in PROP.h5.partial, which becomes PROP.h5 at the end; after a kill the same command with
     --resume goes on and gives the same numbers. The propagator has mass normalisation, M = (4 + m) - hopping term.
     """
+    from .. import __version__
     from ..io import read_gauge
+    from ..solvers import memory_estimate
 
     path = Path(output)
     stored = stored_settings(ctx)
@@ -79,22 +104,23 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
     source = source_of(U, **{k: settings[k] for k in _SOURCE})
     batch = _batch(settings["batch"], source.n_columns)
     even_odd = _even_odd(settings["even_odd"], settings["parity"], settings["form"], U.geometry)
-    _announce(U, configuration, definition, source, solver, settings, quiet)
-    # Before the bind: that is where the memory is taken.
-    compare(_needed(U, definition, solver, settings["precision"], batch, even_odd), f"batches of {batch}", force or dry_run)
+    if not quiet:
+        _announce(U, configuration, definition, source, solver, settings)
     M = definition.bind(
         U, backend=backend, precision=settings["precision"], n_rhs=batch, check_links=not settings["accept_links"]
     )
     if not quiet:
-        remark(f"backend    {M.choice.name} ({M.choice.why}), {M.precision}, {batch} columns at a time")
+        remark(f"backend       {M.choice.name} ({M.choice.why}), {M.precision}, {batch} columns at a time")
+    needed = memory_estimate(M, solver, batch, even_odd["even_odd"])
+    compare(needed, f"a batch of {batch} columns", force or dry_run, quiet)
     if dry_run:
         return DONE
     provenance = {
-        **M.provenance(), "solver": solver.parameters(), "even_odd": even_odd or "none", "batch": batch,
-        "settings": json.loads(stored),
+        **M.provenance(), "solver": solver.parameters(), "preconditioning": even_odd, "version": __version__,
+        "batch": batch, "settings": json.loads(stored),
     }  # fmt: skip
     with exclusive(path):
-        return _run(path, M, source, solver, even_odd, provenance, settings, resume, quiet)
+        return _run(path, M, source, solver, even_odd, provenance, settings["store"], resume, force, quiet)
 
 
 # -- what the options mean ---------------------------------------------------------------------------------------------
@@ -162,34 +188,26 @@ def _batch(batch: int, columns: int) -> int:
     return min(batch, columns)
 
 
-def _even_odd(wanted, parity, form, geometry) -> dict[str, Any] | None:
-    """Arguments of the Schur complement, or None to solve on the full lattice."""
+def _even_odd(wanted, parity, form, geometry) -> dict[str, Any]:
+    """Arguments of the solve that say whether and how one parity is eliminated."""
     from ..errors import GeometryError
 
     reason = geometry.why_no_parity()
     if wanted and reason:
         raise GeometryError(f"--even-odd cannot be done: {reason}.")
     if wanted is False or reason:
-        return None
-    return {"parity": ("even", "odd").index(parity), "form": form}
+        return {"even_odd": False}
+    return {"even_odd": True, "form": form, "parity": ("even", "odd").index(parity)}
 
 
-def _announce(U, configuration, definition, source, solver, settings, quiet) -> None:
-    if quiet:
-        return
+def _announce(U, configuration, definition, source, solver, settings) -> None:
     g = U.geometry
     what = {k: v for k, v in definition.parameters().items() if v is not None and k not in ("operator", "boundary")}
-    remark(f"configuration {configuration}: T={g.T} Z={g.Z} Y={g.Y} X={g.X}, Nc={g.nc}, {U.origin.get('format', '?')}")
-    remark(f"operator   {definition.name}: " + ", ".join(f"{k} = {v:.10g}" for k, v in what.items()))
     where = source.parameters.get("position")
-    remark(f"source     {source.kind}" + (f" at (t,z,y,x) = {tuple(where)}" if where else "") + f", {len(source)} columns")
-    remark(f"solver     {settings['solver']}, |r|/|b| <= {solver.tol:g}")
-
-
-def _needed(U, definition, solver, precision, batch, even_odd) -> int:
-    from ..solvers import memory_estimate
-
-    return memory_estimate(U.geometry, solver, precision=precision, n_rhs=batch)
+    remark(f"configuration {configuration}: T={g.T} Z={g.Z} Y={g.Y} X={g.X}, Nc={g.nc}, {U.origin.get('format', '?')}")
+    remark(f"operator      {definition.name}: " + ", ".join(f"{k} = {v:.10g}" for k, v in what.items()))
+    remark(f"source        {source.kind}" + (f" at (t,z,y,x) = {tuple(where)}" if where else "") + f", {len(source)} columns")
+    remark(f"solver        {settings['solver']} to |b - M x| <= {solver.tol:g} |b|")
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
@@ -216,21 +234,22 @@ def _finished(path: Path, resume: bool, force: bool, stored: str) -> bool:
     return False
 
 
-def _run(path: Path, M, source, solver, even_odd, provenance, settings, resume, quiet) -> int:
+def _run(path: Path, M, source, solver, even_odd, provenance, store, resume, force, quiet) -> int:
     from ..errors import FileError
     from ..io import PropagatorFile
 
-    store = settings["store"] or ("double" if M.precision.name == "double" else "single")
     partial = path.with_name(path.name + ".partial")
     if partial.exists() and not resume:
-        if not settings_force(settings):
+        if not force:
             raise FileError(f"{str(partial)!r} exists: pass --resume to go on with it, or --force to start again.")
         os.unlink(partial)
     began = time.perf_counter()
-    batches = [range(k, min(k + M.n_rhs, source.n_columns)) for k in range(0, source.n_columns, M.n_rhs)]
+    store = store or ("double" if M.precision.name == "double" else "single")
     with PropagatorFile.resume(path, M.geometry, source.describe(), provenance, precision=store) as file:
+        if resume and not quiet:
+            remark(f"resume        {len(file.done)} of {file.n_columns} columns are done")
         try:
-            _solve_batches(file, batches, M, source, solver, even_odd, quiet)
+            _solve_batches(file, M, source, solver, even_odd, quiet)
         except KeyboardInterrupt:
             remark(f"{len(file.done)} of {file.n_columns} columns are kept in {partial}; add --resume to go on")
             raise
@@ -239,5 +258,48 @@ def _run(path: Path, M, source, solver, even_odd, provenance, settings, resume, 
         file.finish({"timing": {"seconds": seconds, "host": platform.node(), "finished": time.strftime("%F %T %z")}})
     residual = max(i["residual"] for i in infos)
     iterations = max(i["iterations"] for i in infos)
-    remark(f"wrote {path}: {len(infos)} columns, true residual {residual:.2e}, {iterations} iterations, {seconds_text(seconds)}")
+    remark(
+        f"wrote {path}: {len(infos)} columns, true residual {residual:.2e}, at most {iterations} iterations, "
+        f"{seconds_text(seconds)}"
+    )
     return DONE
+
+
+def _solve_batches(file, M, source, solver, even_odd, quiet) -> None:
+    """Solve and store what is missing. The partition into batches is fixed, so that a run that was interrupted solves the
+    same columns together as one that was not."""
+    from ..solvers import solve
+
+    total, width = source.n_columns, M.n_rhs
+    with Progress("columns", total, done=len(file.done), quiet=quiet) as bar:
+        for begin in range(0, total, width):
+            columns = range(begin, min(begin + width, total))
+            if set(columns) <= set(file.done):
+                continue
+            watch = _watch(bar, begin, len(columns), total, solver.tol)
+            b = source.columns(columns, precision=M.precision)
+            x, info = solve(M, b, solver, callback=watch, **even_odd)
+            file.write_columns(columns, x, _accounts(info))
+            del b, x
+            note = f"saved {columns[0] + 1}-{columns[-1] + 1} of {total}, {info.iterations} iterations, |r|/|b| = "
+            bar.update(columns[-1] + 1, f"{note}{info.final_residual:.2e}", always=True)
+
+
+def _watch(bar: Progress, begin: int, count: int, total: int, tol: float):
+    """A callback that moves the bar by how far the slowest column of the batch has come."""
+
+    def tell(progress) -> None:
+        worst = float(progress.residuals.max())
+        done = begin + count * residual_fraction(worst, 1.0, tol)
+        where = f"columns {begin + 1}-{begin + count} of {total}"
+        bar.update(done, f"{where}, iteration {progress.iteration}, |r|/|b| = {worst:.2e}")
+
+    return tell
+
+
+def _accounts(info) -> list[dict[str, Any]]:
+    """What is kept about each column; no times, so that a resumed run keeps the same."""
+    return [
+        {"iterations": int(n), "residual": float(r), "reason": reason.name.lower()}
+        for n, r, reason in zip(info.column_iterations, info.column_residuals, info.column_reasons)
+    ]

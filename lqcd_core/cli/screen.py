@@ -22,7 +22,9 @@ def console(stderr: bool = False):
     )
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], styles: Sequence[str] | None = None) -> None:
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], styles: Sequence[str] | None = None
+) -> None:
     """Print a table. ``styles`` gives one rich style per row, or an empty string."""
     from rich import box
     from rich.table import Table

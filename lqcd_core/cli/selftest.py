@@ -206,7 +206,13 @@ def _haar():
     from .published import HAAR_SU3
 
     u = haar(3, _SEED, "gauge", range(10000), 4).reshape(-1, 3, 3)
-    yield float(abs(np.linalg.det(u) - 1).max()), "0", float(abs(np.linalg.det(u) - 1).max()), 1e-13, "SU(3): |det U - 1|"
+    yield (
+        float(abs(np.linalg.det(u) - 1).max()),
+        "0",
+        float(abs(np.linalg.det(u) - 1).max()),
+        1e-13,
+        "SU(3): |det U - 1|",
+    )
     trace = np.trace(u, axis1=-2, axis2=-1)
     samples = {
         "<|tr U|^2>": abs(trace) ** 2, "<|tr U|^4>": abs(trace) ** 4, "<|tr U|^6>": abs(trace) ** 6,
@@ -257,7 +263,13 @@ def _files():
             write_gauge(U, path, format=name)
             difference = float(abs(read_gauge(path).array - U.array).max())
             ok = inspect_gauge(path).ok
-            yield f"checks {'ok' if ok else 'WRONG'}", "equal", difference if ok else 1.0, 0.0, f"file {name}: write, read"
+            yield (
+                f"checks {'ok' if ok else 'WRONG'}",
+                "equal",
+                difference if ok else 1.0,
+                0.0,
+                f"file {name}: write, read",
+            )
 
 
 # -- on a backend ------------------------------------------------------------------------------------------------------
@@ -319,7 +331,8 @@ def _grid_solve(choice):
 def _free_pion(choice):
     from ..fields import GaugeField
     from ..geometry import LatticeGeometry
-    from ..hadrons import pion_correlator, point_source, propagator
+    from ..hadrons import pion_correlator, point_source
+    from ..hadrons.propagator import propagator
     from ..operators import WilsonDirac
     from ..solvers import ConjugateGradient
     from .published import FREE_PION

@@ -84,7 +84,9 @@ def command(
     note = (
         f"{count} configurations, jackknife errors" + (f" over {bins} bins" if bin_size > 1 else "")
         if results[0].error is not None
-        else "one configuration: no statistical errors" if count == 1 else f"{count} configurations in one bin: no errors"
+        else "one configuration: no statistical errors"
+        if count == 1
+        else f"{count} configurations in one bin: no errors"
     )
     if "plot" in paths:
         from .plot import plot_spectrum
@@ -137,7 +139,8 @@ def _measure(paths, channels, momenta, quiet) -> tuple[list[dict], dict[str, Any
                 bar.update(k * len(momenta) + j + 1, Path(path).name)
             groups.setdefault(key, []).append((str(path), digest, measured))
     ensemble = [
-        {name: np.mean([m[name] for _, _, m in members], axis=0) for name in members[0][2]} for members in groups.values()
+        {name: np.mean([m[name] for _, _, m in members], axis=0) for name in members[0][2]}
+        for members in groups.values()
     ]
     about = {
         "ensemble": [{"files": [f for f, _, _ in m], "links_digest": m[0][1]} for m in groups.values()],
@@ -167,7 +170,9 @@ def _same_calculation(first, first_path, found, path) -> None:
     differ = differences(first, found)
     if differ:
         text = "; ".join(d.replace("asked", "there").replace("found", "here") for d in differ[:4])
-        raise ParameterError(f"{path!r} is no part of the same ensemble as {first_path!r}: {text}. Give one ensemble a time.")
+        raise ParameterError(
+            f"{path!r} is no part of the same ensemble as {first_path!r}: {text}. Give one ensemble a time."
+        )
 
 
 def _refuse_twice(one: str, other: str) -> None:
@@ -206,9 +211,14 @@ def _estimates(ensemble, channels, momenta, mass_kind, bin_size) -> list[Result]
         kind = mass_kind or channel.mass_kind
         for p in momenta:
             samples = np.stack([c[name, p] for c in ensemble])
-            label = channel.label if len(momenta) == 1 and not any(p) else f"{channel.label}, p = ({p[0]},{p[1]},{p[2]})"
+            label = (
+                channel.label if len(momenta) == 1 and not any(p) else f"{channel.label}, p = ({p[0]},{p[1]},{p[2]})"
+            )
             if errors:
-                c, m = jackknife(samples.real, bin_size=bin_size), effective_mass_jackknife(samples.real, kind, bin_size)
+                c, m = (
+                    jackknife(samples.real, bin_size=bin_size),
+                    effective_mass_jackknife(samples.real, kind, bin_size),
+                )
                 values = (c.value, c.error, kind, m.value, m.error)
             else:
                 mean = samples.real.mean(axis=0)

@@ -54,7 +54,11 @@ def test_a_converted_configuration_holds_the_same_links(lqcd, configuration, tmp
 def test_convert_takes_a_format_a_precision_and_options(lqcd, configuration, tmp_path):
     lqcd("convert", configuration, tmp_path / "b.dat", "--to", "nersc", "--precision", "single", "--option", "rows=2")
     U = read_gauge(tmp_path / "b.dat")
-    assert U.precision.name == "single" and U.origin["format"] == "nersc" and U.origin["header"]["DATATYPE"] == "4D_SU3_GAUGE"
+    assert (
+        U.precision.name == "single"
+        and U.origin["format"] == "nersc"
+        and U.origin["header"]["DATATYPE"] == "4D_SU3_GAUGE"
+    )
 
 
 def test_convert_does_not_overwrite_unless_forced(lqcd, configuration, tmp_path):

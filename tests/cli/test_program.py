@@ -17,9 +17,7 @@ def test_help_names_every_command(lqcd):
     assert all(name in out for name in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    "name", ["backends", "info", "convert", "generate", "propagator", "spectrum", "selftest"]
-)
+@pytest.mark.parametrize("name", ["backends", "info", "convert", "generate", "propagator", "spectrum", "selftest"])
 def test_every_command_has_help_and_the_common_options(lqcd, name):
     out = lqcd(name, "--help").stdout
     assert "--config" in out and "--debug" in out
@@ -42,9 +40,7 @@ def test_help_of_the_program_imports_nothing_heavy():
 
 
 def test_without_click_the_command_says_what_to_install():
-    code = (
-        "import sys\nsys.modules['click'] = None\nfrom lqcd_core.cli import main\nmain(['info', 'x'])"
-    )
+    code = "import sys\nsys.modules['click'] = None\nfrom lqcd_core.cli import main\nmain(['info', 'x'])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2 and "lqcd-core[cli]" in done.stderr and one_line(done.stderr)
 
@@ -134,6 +130,12 @@ def test_values_with_parts_are_checked():
     assert Boundary().convert("-1,1,1,0.6+0.8i", None, None) == (-1, 1, 1, 0.6 + 0.8j)
     assert Assignment().convert("block-size=4", None, None) == ("block_size", 4)
     assert Assignment().convert("device=cpu", None, None) == ("device", "cpu")
-    for kind, wrong in ((SITE, "1,2,3"), (SITE, "1,2,3,x"), (SITE, [1.5, 0, 0, 0]), (LATTICE, "16,8,8,8"), (Assignment(), "x")):
+    for kind, wrong in (
+        (SITE, "1,2,3"),
+        (SITE, "1,2,3,x"),
+        (SITE, [1.5, 0, 0, 0]),
+        (LATTICE, "16,8,8,8"),
+        (Assignment(), "x"),
+    ):
         with pytest.raises(click.BadParameter):
             kind.convert(wrong, None, None)

@@ -49,7 +49,9 @@ def test_an_ensemble_gives_the_librarys_means_and_errors(lqcd, ensemble, tmp_pat
     np.testing.assert_allclose(numbers(found, "effective_mass"), mass.value, rtol=1e-9)
     np.testing.assert_allclose(numbers(found, "effective_mass_error"), mass.error, rtol=1e-9)
     nucleons = np.stack([nucleon_correlator(S) for S, _ in ensemble]).real
-    np.testing.assert_allclose(numbers(rows(tmp_path / "s.csv", "nucleon"), "correlator"), nucleons.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(
+        numbers(rows(tmp_path / "s.csv", "nucleon"), "correlator"), nucleons.mean(axis=0), rtol=1e-12
+    )
     stored, about = read_correlators(tmp_path / "s.h5")
     np.testing.assert_allclose(stored["pion/p_0_0_0"].values, pions, rtol=1e-12)
     assert stored["pion/p_0_0_0"].attributes["gamma"] == [15]
@@ -78,7 +80,22 @@ def test_sources_of_one_configuration_are_averaged_not_counted_twice(lqcd, ensem
 
 def test_momenta_and_channels_are_those_asked_for(lqcd, ensemble, tmp_path):
     S, path = ensemble[0]
-    lqcd("spectrum", path, "-c", "rho", "-c", "delta", "-p", "0,0,0", "-p", "1,0,0", "-o", tmp_path / "s", "--plot", "none")
+    lqcd(
+        "spectrum",
+        path,
+        "-c",
+        "rho",
+        "-c",
+        "delta",
+        "-p",
+        "0,0,0",
+        "-p",
+        "1,0,0",
+        "-o",
+        tmp_path / "s",
+        "--plot",
+        "none",
+    )
     stored, _ = read_correlators(tmp_path / "s.h5")
     assert set(stored) == {f"{c}/p_{n}_0_0" for c in ("rho", "delta") for n in (0, 1)}
     want = sum(meson_correlator(S, gamma_sink=n, momentum=(1, 0, 0)) for n in (1, 2, 4)) / 3
@@ -87,8 +104,14 @@ def test_momenta_and_channels_are_those_asked_for(lqcd, ensemble, tmp_path):
 
 def test_bins_are_counted(lqcd, ensemble, tmp_path):
     paths = [p for _, p in ensemble]
-    assert "over 2 bins" in lqcd("spectrum", *paths, "-c", "pion", "--bin-size", 2, "-o", tmp_path / "s", "--plot", "none").stdout
-    assert "no errors" in lqcd("spectrum", *paths, "-c", "pion", "--bin-size", 4, "-o", tmp_path / "t", "--plot", "none").stdout
+    assert (
+        "over 2 bins"
+        in lqcd("spectrum", *paths, "-c", "pion", "--bin-size", 2, "-o", tmp_path / "s", "--plot", "none").stdout
+    )
+    assert (
+        "no errors"
+        in lqcd("spectrum", *paths, "-c", "pion", "--bin-size", 4, "-o", tmp_path / "t", "--plot", "none").stdout
+    )
     assert "bin of 5" in lqcd("spectrum", *paths, "--bin-size", 5, "-o", tmp_path / "u", code=2).stderr
 
 
@@ -130,7 +153,9 @@ def test_the_picture_has_a_log_axis_error_bars_and_labels(ensemble, tmp_path, mo
     kept = []
     monkeypatch.setattr(Figure, "savefig", lambda self, f, **k: kept.append(self))
     channels = chosen(["pion", "nucleon"])
-    samples = [{("pion", (0, 0, 0)): meson_correlator(S), ("nucleon", (0, 0, 0)): nucleon_correlator(S)} for S, _ in ensemble]
+    samples = [
+        {("pion", (0, 0, 0)): meson_correlator(S), ("nucleon", (0, 0, 0)): nucleon_correlator(S)} for S, _ in ensemble
+    ]
     results = _estimates(samples, channels, [(0, 0, 0)], None, 1)
     plot.plot_spectrum(tmp_path / "a.png", results, "title", "note")
     above, below = kept[0].axes
@@ -143,7 +168,12 @@ def test_the_picture_has_a_log_axis_error_bars_and_labels(ensemble, tmp_path, mo
 
 @pytest.mark.parametrize(
     ("value", "error", "text"),
-    [(0.34567, 0.00123, "0.3457(12)"), (0.34567, 0.000996, "0.3457(10)"), (12.34, 4.5, "12.3(45)"), (1234.0, 56.0, "1234(56)")],
+    [
+        (0.34567, 0.00123, "0.3457(12)"),
+        (0.34567, 0.000996, "0.3457(10)"),
+        (12.34, 4.5, "12.3(45)"),
+        (1234.0, 56.0, "1234(56)"),
+    ],
 )
 def test_errors_are_written_in_the_last_digits(value, error, text):
     from lqcd_core.cli.spectrum import _with_error
