@@ -47,6 +47,8 @@ class GCRSteps(Steps):
         p = v.copy(self.r) if self.precondition is None else self.precondition(self.A, self.r)
         q = self.A(p)
         for i in range(k):
+            if not (live & (i >= self.first)).any():
+                continue
             overlap = ratio(v.inner(self.qs[i], q), self.qq[i], live & (i >= self.first))
             q = v.axpy(-overlap, self.qs[i], q)
             p = v.axpy(-overlap, self.ps[i], p)
@@ -65,9 +67,8 @@ class GCRSteps(Steps):
 
     def restart(self, mask):
         self.first = np.where(mask, len(self.ps), self.first)
-
-    def replaced(self, mask, before):
-        pass  # the pairs (p, A p) stay valid whatever r is
+        # replaced() restarts too: pairs kept from before a reliable update cost more than they give, measured at 16 bits
+        # as 3 to 4 times the iterations.
 
 
 def _preconditioner(instance, attribute, value) -> None:
