@@ -36,7 +36,7 @@ class _Conformance:
     precisions: ClassVar[Sequence[str] | None] = None
     """Precisions to test; None: all that the record lists."""
     ncs: ClassVar[Sequence[int]] = (3, 2, 4)
-    """Numbers of colours; the first is tested in every precision, the others in the first precision."""
+    """Numbers of colours; the first is tested in every precision and on every lattice, the others once."""
     lattices: ClassVar[Sequence[tuple[int, int, int, int]]] = ((4, 2, 6, 2), (3, 2, 1, 5))
     """Extents (T, Z, Y, X): by default even and unequal, and a set with 1, 2 and odd numbers."""
     n_rhs: ClassVar[int] = 3
@@ -51,11 +51,11 @@ class _Conformance:
         """The cases that the laws run over."""
         record = REGISTRY.record(cls.backend)
         names = list(cls.precisions or sorted(record.precisions, key=list(PRECISIONS).index))
-        pairs = [(p, cls.ncs[0]) for p in names] + [(names[0], nc) for nc in cls.ncs[1:]]
+        triples = [(p, cls.ncs[0], lattice) for p in names for lattice in cls.lattices]
+        triples += [(names[0], nc, cls.lattices[0]) for nc in cls.ncs[1:]]
         return [
-            Case(backend=cls.backend, options=cls.options, precision=p, lattice=tuple(l), nc=nc, n_rhs=cls.n_rhs)
-            for p, nc in pairs
-            for l in cls.lattices
+            Case(backend=cls.backend, options=cls.options, precision=p, lattice=tuple(lattice), nc=nc, n_rhs=cls.n_rhs)
+            for p, nc, lattice in triples
         ]
 
     def pytest_generate_tests(self, metafunc):

@@ -17,9 +17,24 @@ import attrs
 import numpy as np
 
 from ..backend import (
-    DERIVED_OPERATORS, FUSED_KINDS, Backend, Describes, DiracTerms, Links, SiteDiagonal, Space, SupportsArrays,
-    SupportsColumns, SupportsConversion, SupportsEvenOdd, SupportsFusedBLAS, SupportsFusedDirac, SupportsSiteDiagonal,
-    SupportsSlices, digest_of, make_request,
+    DERIVED_OPERATORS,
+    FUSED_KINDS,
+    Backend,
+    Describes,
+    DiracTerms,
+    Links,
+    SiteDiagonal,
+    Space,
+    SupportsArrays,
+    SupportsColumns,
+    SupportsConversion,
+    SupportsEvenOdd,
+    SupportsFusedBLAS,
+    SupportsFusedDirac,
+    SupportsSiteDiagonal,
+    SupportsSlices,
+    digest_of,
+    make_request,
 )  # fmt: skip
 from ..errors import BackendUnavailable, FieldShapeError
 from ..geometry import EVEN, FULL, ODD, LatticeGeometry
@@ -363,7 +378,9 @@ def inner_products_are_right(case: Case) -> None:
     inner, norm2 = space.inner(x, y), space.norm2(x)
     n = len(a)
     for got, kind in ((inner, np.complex128), (norm2, np.float64)):
-        assert isinstance(got, np.ndarray) and got.shape == (n,) and got.dtype == kind, f"got {got!r}, want {(n,)} {kind}"
+        assert isinstance(got, np.ndarray) and got.shape == (n,) and got.dtype == kind, (
+            f"got {got!r}, want {(n,)} {kind}"
+        )
     wide = [v.astype(np.complex128).reshape(n, -1) for v in (a, b)]
     scale = np.linalg.norm(wide[0], axis=1) * np.linalg.norm(wide[1], axis=1)
     # Single arithmetic is allowed within a site (12 terms), double over sites.
@@ -454,7 +471,9 @@ def hopping_is_gamma5_hermitian(case: Case) -> None:
     right = space.inner(hop(x), y)
     scale = np.sqrt(space.norm2(x) * space.norm2(hop(y)))
     error = (np.abs(left - right) / scale).max()
-    assert error <= case.tolerance(), f"<x, g5 H g5 y> and <H x, y> differ by {error:.3g}, allowed {case.tolerance():.3g}"
+    assert error <= case.tolerance(), (
+        f"<x, g5 H g5 y> and <H x, y> differ by {error:.3g}, allowed {case.tolerance():.3g}"
+    )
 
 
 @law("required")
@@ -680,7 +699,7 @@ def schur_complement_eliminates_a_parity(case: Case) -> None:
             for parity in (EVEN, ODD):
                 s = m.even_odd(parity, form)
                 what = f"{form} Schur complement of {name} on parity {parity}"
-                x_p, x_q = s.split(x)
+                x_p, _ = s.split(x)
                 b_p, b_q = s.split(b)
                 bhat = s.vectors.unpack(s.prepare(b_p, b_q))
                 close(s.vectors.unpack(s.apply(x_p)), bhat, case.tolerance(8), what)
@@ -711,7 +730,7 @@ def schur_dagger_is_the_adjoint(case: Case) -> None:
 @law("required")
 def solution_has_the_true_residual(case: Case) -> None:
     """M M^-1 = 1: the residual of a solve, recomputed by explicit loops in double, is what was asked for."""
-    from ..solvers import ConjugateGradient
+    from ..solvers import ConjugateGradient, solve
 
     u, b = case.links(), case.spinors()
     definition, explicit = definitions()["wilson"]
@@ -719,12 +738,13 @@ def solution_has_the_true_residual(case: Case) -> None:
     if tolerance is None:
         raise NotApplicable(f"a solve in {case.precision} alone has no true residual to speak of; MixedPrecision does")
     m = case.bind(definition, u)
-    x, info = ConjugateGradient(tol=tolerance, maxiter=2000).solve(m, b)
-    x = np.asarray(getattr(x, "array", x))
+    x, info = solve(m, b, ConjugateGradient(tol=tolerance, maxiter=2000))
     for n in range(case.n_rhs):
         r = b[n : n + 1] - reference.dirac(u, x[n : n + 1], **explicit)
         true = np.linalg.norm(r) / np.linalg.norm(b[n])
-        assert true <= 1.5 * tolerance, f"column {n}: the true residual is {true:.3g}, asked for {tolerance:.3g} ({info})"
+        assert true <= 1.5 * tolerance, (
+            f"column {n}: the true residual is {true:.3g}, asked for {tolerance:.3g} ({info})"
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------------
@@ -817,8 +837,9 @@ def site_terms_agree_with_the_host(case: Case) -> None:
 def fused_operators_agree_with_derived(case: Case) -> None:
     """Each fused kind equals M = A - H and its relatives put together from loops in double."""
     u, psi = case.links(), case.spinors()
-    offered = set()
-    for name, (definition, explicit) in served(case).items():
+    offered: set[str] = set()
+    operators = served(case)
+    for name, (definition, explicit) in operators.items():
         term = definition.site_diagonal(u)
         record = case.record(u, definition.boundary, definition.hop_coefficients)
         terms = DiracTerms(links=record, diagonal=term)
@@ -839,7 +860,8 @@ def fused_operators_agree_with_derived(case: Case) -> None:
             before = space.unpack(x)
             close(space.unpack(function(x)), want(psi), case.tolerance(len(kind) - 1 or 1), f"fused {kind} of {name}")
             same_bits(space.unpack(x), before, f"psi after fused {kind}")
-        if case.geometry.why_no_parity() is None and isinstance(case.instance, SupportsEvenOdd):
+        richest = name == list(operators)[-1]  # one set of Schur complements is enough, the one with every term
+        if richest and case.geometry.why_no_parity() is None and isinstance(case.instance, SupportsEvenOdd):
             offered |= _check_fused_schur(case, name, terms, psi)
     assert offered <= set(FUSED_KINDS)
     if not offered:
@@ -997,7 +1019,9 @@ def arrays_are_canonical(case: Case) -> None:
     from ..arrays import library_of, to_numpy
 
     allowed = REGISTRY.record(case.backend).arrays
-    assert library_of(array) in allowed, f"to_array gave a {library_of(array)} array; the record lists {sorted(allowed)}"
+    assert library_of(array) in allowed, (
+        f"to_array gave a {library_of(array)} array; the record lists {sorted(allowed)}"
+    )
     same_bits(to_numpy(array), space.unpack(x), "to_array and unpack")
 
 
@@ -1005,7 +1029,9 @@ def arrays_are_canonical(case: Case) -> None:
 def description_is_plain_data(case: Case) -> None:
     """describe() gives short strings by name, fit for files."""
     facts = case.instance.describe()
-    assert facts and all(isinstance(k, str) and isinstance(v, str) for k, v in facts.items()), f"describe() gave {facts!r}"
+    assert facts and all(isinstance(k, str) and isinstance(v, str) for k, v in facts.items()), (
+        f"describe() gave {facts!r}"
+    )
 
 
 assert {law.group for law in LAWS.values()} == set(GROUPS), "every group has a law, every law a group"
