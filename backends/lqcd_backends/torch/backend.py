@@ -22,7 +22,7 @@ from lqcd_core.precision import Precision
 from .gradient import Hop, Linear
 from .hopping import HoppingKernel
 from .site_term import SiteTerm, differentiable
-from .space import STORAGE, TorchSpace, records
+from .space import STORAGE, TorchSpace, as_tensor, records
 
 
 class TorchBackend:
@@ -97,7 +97,7 @@ class TorchBackend:
     def site_diagonal(self, term: SiteDiagonal, space: TorchSpace) -> Callable[[Handle], Handle]:
         if records(term.blocks):
             return differentiable(term, space)
-        return _linear(space, *(_whole(SiteTerm(t, space)) for t in (term, term.dagger())))
+        return _linear(space, *(SiteTerm(t, space).new for t in (term, term.dagger())))
 
     # -- M and its relatives ------------------------------------------------------------------------------------------
 
@@ -131,7 +131,11 @@ class TorchBackend:
 
         def make(term: SiteDiagonal, dagger: bool):
             a = SiteTerm(term, space)
-            return lambda psi: _subtract_hop(kernel, psi, dagger, a, psi)
+
+            def m(psi):
+                return kernel(psi, dagger, lambda columns, first, block, out: a(block, out, first))
+
+            return m
 
         return make(terms.diagonal, False), make(terms.diagonal.dagger(), True)
 
@@ -148,26 +152,15 @@ class TorchBackend:
             b_q = SiteTerm(inverse_q, space)
 
             def through_q(psi):
-                v = onto_q(psi, torch.empty_like(psi), dagger)
-                return b_q(v, torch.empty_like(v))
+                return b_q.new(onto_q(psi, dagger, dtype=space.real))
 
             if terms.form == "asymmetric":
                 a = SiteTerm(term_p, space)
                 return lambda psi: _subtract_hop(onto_p, through_q(psi), dagger, a, psi)
             b_p = SiteTerm(inverse_p, space)
             if dagger:
-
-                def one(psi, out, first, count):
-                    out.narrow(3, first, count).copy_(psi.narrow(3, first, count))
-
-                return lambda psi: _subtract_hop(onto_p, through_q(b_p(psi, torch.empty_like(psi))), dagger, one, psi)
-
-            def symmetric(psi):
-                v = through_q(psi)
-                hopped = onto_p(v, torch.empty_like(v), dagger)
-                return torch.sub(psi, b_p(hopped, v), out=v)
-
-            return symmetric
+                return lambda psi: _subtract_hop(onto_p, through_q(b_p.new(psi)), dagger, _copy, psi)
+            return lambda psi: psi - b_p.new(onto_p(through_q(psi), dagger))
 
         return make(False), make(True)
 
@@ -185,45 +178,32 @@ def _hop(space: TorchSpace, here, there, kernels) -> Callable[[Handle], Handle]:
     kernel, mate = kernels
     if records(here, there):
         return lambda handle: Hop.apply(handle.to(space.real), here, there, kernels, False).to(space.storage)
-    return _linear(
-        space,
-        lambda psi: kernel(psi, torch.empty_like(psi)),
-        lambda g: mate(g, torch.empty_like(g), dagger=True),
-    )
+    return _linear(space, kernel, lambda g: mate(g, dagger=True))
 
 
 def _linear(space: TorchSpace, forward, adjoint) -> Callable[[Handle], Handle]:
-    """A map of planes as a function of handles, with gradients where the handle has them."""
+    """A map of planes (of any storage) as a function of handles, with gradients where the handle has them."""
 
     def apply(handle: Handle) -> Handle:
         if records(handle):
             return Linear.apply(handle.to(space.real), forward, adjoint).to(space.storage)
         with torch.no_grad():
-            return forward(handle.to(space.real)).to(space.storage)
+            return forward(handle).to(space.storage)
 
     return apply
 
 
-def _whole(term: SiteTerm):
-    return lambda psi: term(psi, torch.empty_like(psi))
-
-
 def _subtract_hop(kernel: HoppingKernel, source, dagger: bool, term, psi) -> torch.Tensor:
-    """term psi - H source, the term block by block."""
-    out = torch.empty_like(psi)
+    """term psi - H source, the term block by block, in the type of psi."""
 
-    def start(columns: slice, first: int, count: int) -> None:
-        term(psi[columns], out[columns], first, count)
+    def start(columns: slice, first: int, block, out) -> None:
+        term(psi[columns].narrow(3, first, out.shape[-1]).to(out.dtype), out, first)
 
-    return kernel(source, out, dagger, start)
+    return kernel(source, dagger, start, psi.dtype)
 
 
-def as_tensor(array, device) -> torch.Tensor:
-    """A tensor of a NumPy array or tensor, on a device; read-only arrays are copied."""
-    if isinstance(array, torch.Tensor):
-        return array.resolve_conj().to(device)
-    array = np.asarray(array)
-    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+def _copy(psi, out, first: int) -> None:
+    out.copy_(psi)
 
 
 def fold(links: Links, device) -> torch.Tensor:

@@ -42,7 +42,7 @@ class Hop(torch.autograd.Function):
     def forward(ctx, psi, here, there, kernels, dagger):
         ctx.save_for_backward(psi, here, there)
         ctx.kernels, ctx.dagger = kernels, dagger
-        return kernels[0](psi, torch.empty_like(psi), dagger)
+        return kernels[0](psi, dagger)
 
     @staticmethod
     def backward(ctx, g):

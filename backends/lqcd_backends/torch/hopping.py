@@ -65,6 +65,9 @@ def _grouped(rows: list[tuple[int, float]]) -> tuple[tuple[slice, slice, float],
 GROUPS = tuple(_grouped(_signed_permutation(mu)) for mu in range(4))
 """Per direction: (planes of h and psi_u, planes of psi_l counted from psi's first, sign)."""
 
+UPPER = slice(0, 4, None)
+"""Planes of the upper two spins."""
+
 
 @attrs.frozen(eq=False)
 class Task:
@@ -129,25 +132,38 @@ def plan(sites: tuple[int, ...], budget: int) -> list[tuple[int, int, list[Task]
     return tasks
 
 
-class _Workspace:
-    """Buffers of one block shape with every view that a task needs: making a view costs as much as using it."""
+class _HalfSpinors:
+    """Half spinors of one task, with every view of them: making a view costs as much as a short operation."""
 
     def __init__(self, n: int, nc: int, sites: int, dtype, device, wide_links: bool):
         shape = (n, 4, nc, sites)
-        self.h, self.r, self.g = (torch.empty(shape, dtype=dtype, device=device) for _ in range(3))
-        self.columns = {id(v): self._by_column(v) for v in (self.h, self.g)}
-        self.r_re, self.r_im = self.r[:, 0::2], self.r[:, 1::2]
-        self.parts = {
-            id(v): [[v[:, upper] for upper, _, _ in groups] for groups in GROUPS] for v in (self.h, self.r, self.g)
-        }
+        self.h, self.r, self.g = (_Planes(torch.empty(shape, dtype=dtype, device=device)) for _ in range(3))
         self.links = None
         if wide_links:
             self.links = torch.empty((2, nc, nc, sites), dtype=dtype, device=device)
             self.link_views = {forward: link_views(self.links, forward) for forward in (True, False)}
 
-    @staticmethod
-    def _by_column(v):
-        return [(v[:, :, b, None], v[:, 0::2, b, None], v[:, 1::2, b, None]) for b in range(v.shape[2])]
+
+class _Planes:
+    """Four planes and their parts: whole, re, im, by colour, by group of each direction."""
+
+    def __init__(self, v: torch.Tensor):
+        self.all, self.re, self.im = v, v[:, 0::2], v[:, 1::2]
+        self.colours = [(v[:, :, b, None], self.re[:, :, b, None], self.im[:, :, b, None]) for b in range(v.shape[2])]
+        self.upper = [[v[:, upper] for upper, _, _ in groups] for groups in GROUPS]
+
+
+class _Spinor:
+    """Eight planes and the parts that a direction reads or writes; each is made when first asked for."""
+
+    def __init__(self, v: torch.Tensor):
+        self.all, self._kept = v, {}
+
+    def __getitem__(self, planes: slice) -> torch.Tensor:
+        key = (planes.start, planes.stop, planes.step)
+        if key not in self._kept:
+            self._kept[key] = self.all[:, planes]
+        return self._kept[key]
 
 
 def link_views(links: torch.Tensor, forward: bool) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -181,86 +197,109 @@ class HoppingKernel:
         self.plans: dict[int, list] = {}
         self.local = threading.local()
 
-    def __call__(self, psi: torch.Tensor, out: torch.Tensor, dagger: bool = False, start=None) -> torch.Tensor:
-        """Write H psi to ``out`` (H^dagger psi if dagger); planes ``(n, 8, Nc, sites)`` of type ``real``.
+    def __call__(self, psi: torch.Tensor, dagger: bool = False, start=None, dtype=None) -> torch.Tensor:
+        """H psi (H^dagger psi if dagger), a new tensor of planes ``(n, 8, Nc, sites)`` of ``dtype`` (default psi's).
 
-        With ``start`` write (start - H psi): ``start(columns, first, count)`` fills those columns and sites of ``out``
-        just before the block is worked on, while it is in the cache.
+        With ``start`` the result is (start - H psi): ``start(columns, first, block, out)`` fills the buffer ``out`` of
+        a block for those columns and sites from ``first`` on, while all is in the cache; ``block`` is psi there.
         """
         n = psi.shape[0]
+        result = torch.empty(psi.shape, dtype=dtype or psi.dtype, device=psi.device)
         budget = self.chunk or self._budget(psi.device)
-        at_once = max(1, min(n, budget // (self.sites[2] * self.sites[3])))
-        for first, count, tasks in self._plan(max(1, budget // at_once)):
+        blocks = self._plan(budget)
+        at_once = max(1, min(n, budget // blocks[0][1]))
+        for first, count, tasks in blocks:
             for c in range(0, n, at_once):
                 columns = slice(c, min(c + at_once, n))
+                source, block, out = psi[columns], *self._block_buffers(columns.stop - c, count)
+                block.all.copy_(source.narrow(3, first, count))
                 if start is not None:
-                    start(columns, first, count)
-                self._block(tasks, psi[columns], out[columns], dagger, start is None)
-        return out
+                    start(columns, first, block.all, out.all)
+                for task, links in tasks:
+                    self._task(task, links, source, block, out, first, dagger, start is None)
+                result[columns].narrow(3, first, count).copy_(out.all)
+        return result
 
     def _budget(self, device) -> int:
         if device.type != "cpu":
             return 1 << 20
         return ONE_THREAD if torch.get_num_threads() == 1 else MORE_THREADS
 
-    def _plan(self, sites: int) -> list:
-        key = 1 << (sites.bit_length() - 1)  # a power of two: few plans, whatever the number of columns
-        if key not in self.plans:
+    def _plan(self, budget: int) -> list:
+        if budget not in self.plans:
             same = self.here.dtype == self.real
-            self.plans[key] = [
+            self.plans[budget] = [
                 (first, count, [(k, link_views(self._links(k), k.forward) if same else None) for k in tasks])
-                for first, count, tasks in plan(self.sites, key)
+                for first, count, tasks in plan(self.sites, budget)
             ]
-        return self.plans[key]
+        return self.plans[budget]
 
     def _links(self, task: Task) -> torch.Tensor:
         links = self.here if task.forward else self.there
         return links[task.mu, ..., task.links : task.links + task.sites]
 
-    def _workspace(self, n: int, sites: int) -> _Workspace:
+    def _kept(self, key, make):
+        """Buffers of this thread; they live as long as the operator."""
         kept = self.local.__dict__
-        key = (n, sites)
         if key not in kept:
-            wide = self.here.dtype != self.real
-            kept[key] = _Workspace(n, self.nc, sites, self.real, self.here.device, wide)
+            kept[key] = make()
         return kept[key]
 
-    def _block(self, tasks, psi, out, dagger: bool, fresh: bool) -> None:
-        scale = 1.0 if fresh else -1.0
-        for task, links in tasks:
-            work = self._workspace(psi.shape[0], task.sites)
-            if links is None:
-                work.links.copy_(self._links(task))
-                links = work.link_views[task.forward]
-            sigma = -1.0 if task.forward != dagger else 1.0
-            groups = GROUPS[task.mu]
-            source = psi.narrow(3, task.source, task.sites)
-            for (upper, lower, sign), h in zip(groups, work.parts[id(work.h)][task.mu], strict=True):
-                torch.add(source[:, upper], source[:, lower], alpha=sigma * sign, out=h)
-            h, r = work.h, work.r
-            if task.shift and task.forward:
-                self._shift(h, work.g, task)
-                h = work.g
-            turn = 1.0 if task.forward else -1.0
-            for b, ((re, im), (h_b, h_re, h_im)) in enumerate(zip(links, work.columns[id(h)], strict=True)):
-                if b == 0:
-                    torch.mul(re, h_b, out=r)
-                else:
-                    r.addcmul_(re, h_b)
-                work.r_re.addcmul_(im, h_im, value=-turn)
-                work.r_im.addcmul_(im, h_re, value=turn)
-            if task.shift and not task.forward:
-                self._shift(r, work.g, task)
-                r = work.g
-            target = out.narrow(3, task.target, task.sites)
-            if fresh and task.mu == 0 and task.forward:
-                target[:, :4].copy_(r)
-                for (_, lower, sign), part in zip(groups, work.parts[id(r)][task.mu], strict=True):
-                    torch.mul(part, sigma * sign, out=target[:, lower])
+    def _block_buffers(self, n: int, sites: int) -> tuple[_Spinor, _Spinor]:
+        def make():
+            shape = (n, 8, self.nc, sites)
+            return tuple(_Spinor(torch.empty(shape, dtype=self.real, device=self.here.device)) for _ in range(2))
+
+        return self._kept(("block", n, sites), make)
+
+    def _half_spinors(self, n: int, sites: int) -> _HalfSpinors:
+        wide = self.here.dtype != self.real
+        return self._kept(
+            ("half", n, sites), lambda: _HalfSpinors(n, self.nc, sites, self.real, self.here.device, wide)
+        )
+
+    def _task(
+        self, task: Task, links, psi, block: _Spinor, out: _Spinor, first: int, dagger: bool, fresh: bool
+    ) -> None:
+        """Add one direction to the block's buffer ``out``."""
+        mu, n = task.mu, psi.shape[0]
+        work = self._half_spinors(n, task.sites)
+        h, r = work.h, work.r
+        sigma = -1.0 if task.forward != dagger else 1.0
+        source = block
+        if task.source != first or task.sites != block.all.shape[3]:
+            source = _Spinor(psi.narrow(3, task.source, task.sites).to(self.real))
+        for (upper, lower, sign), part in zip(GROUPS[mu], h.upper[mu], strict=True):
+            torch.add(source[upper], source[lower], alpha=sigma * sign, out=part)
+        if task.shift and task.forward:
+            self._shift(h.all, work.g.all, task)
+            h = work.g
+        if links is None:
+            work.links.copy_(self._links(task))
+            links = work.link_views[task.forward]
+        turn = 1.0 if task.forward else -1.0
+        for b, ((re, im), (h_b, h_re, h_im)) in enumerate(zip(links, h.colours, strict=True)):
+            if b == 0:
+                torch.mul(re, h_b, out=r.all)
             else:
-                target[:, :4].add_(r, alpha=scale)
-                for (_, lower, sign), part in zip(groups, work.parts[id(r)][task.mu], strict=True):
-                    target[:, lower].add_(part, alpha=scale * sigma * sign)
+                r.all.addcmul_(re, h_b)
+            r.re.addcmul_(im, h_im, value=-turn)
+            r.im.addcmul_(im, h_re, value=turn)
+        if task.shift and not task.forward:
+            self._shift(r.all, work.g.all, task)
+            r = work.g
+        target = out
+        if task.sites != out.all.shape[3]:
+            target = _Spinor(out.all.narrow(3, task.target - first, task.sites))
+        if fresh and mu == 0 and task.forward:
+            target[UPPER].copy_(r.all)
+            for (_, lower, sign), part in zip(GROUPS[mu], r.upper[mu], strict=True):
+                torch.mul(part, sigma * sign, out=target[lower])
+            return
+        scale = 1.0 if fresh else -1.0
+        target[UPPER].add_(r.all, alpha=scale)
+        for (_, lower, sign), part in zip(GROUPS[mu], r.upper[mu], strict=True):
+            target[lower].add_(part, alpha=scale * sigma * sign)
 
     def _shift(self, a: torch.Tensor, out: torch.Tensor, task: Task) -> None:
         """out(x) = a(x + mu) or a(x - mu) within the block; both ``(n, 4, Nc, sites)``."""

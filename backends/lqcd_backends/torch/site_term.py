@@ -9,7 +9,7 @@ import torch
 
 from lqcd_core.backend import SiteDiagonal
 
-from .space import COMPLEX, PIECE, TorchSpace
+from .space import COMPLEX, PIECE, TorchSpace, as_tensor
 
 
 class SiteTerm:
@@ -17,6 +17,7 @@ class SiteTerm:
 
     def __init__(self, term: SiteDiagonal, space: TorchSpace):
         self.nc, self.volume = space.geometry.nc, space.volume
+        self.real = space.real
         self.on_cpu = space.device.type == "cpu"
         self.factors = [complex(term.scalar) + 1j * sign * float(term.twist) for sign in (1, -1)]
         self.columns = None
@@ -30,18 +31,23 @@ class SiteTerm:
         pairs = torch.view_as_real(blocks.to(COMPLEX[space.real])).reshape(self.volume, 2, 2, nc, 2 * nc, 2)
         return pairs.permute(4, 5, 1, 2, 3, 0).unsqueeze(4).contiguous()
 
-    def __call__(self, psi: torch.Tensor, out: torch.Tensor, first: int = 0, count: int | None = None) -> torch.Tensor:
-        """Write A psi to ``out`` on ``count`` sites from ``first``; planes ``(n, 8, Nc, sites)``."""
-        count = self.volume - first if count is None else count
-        width = max(64, PIECE // psi.shape[0]) if self.on_cpu and self.columns is not None else count
-        for start in range(first, first + count, width):
-            number = min(width, first + count - start)
+    def __call__(self, psi: torch.Tensor, out: torch.Tensor, first: int = 0) -> torch.Tensor:
+        """Write A psi to ``out``, both planes ``(n, 8, Nc, sites)`` of consecutive sites from ``first`` on."""
+        if self.columns is None:
+            self._scalars(psi, out)
+            return out
+        count = psi.shape[-1]
+        width = max(64, PIECE // psi.shape[0]) if self.on_cpu else count
+        for start in range(0, count, width):
+            number = min(width, count - start)
             x, y = psi.narrow(3, start, number), out.narrow(3, start, number)
-            if self.columns is None:
-                self._scalars(x, y)
-            else:
-                self._blocks(x, y, self.columns.narrow(-1, start, number))
+            self._blocks(x, y, self.columns.narrow(-1, first + start, number))
         return out
+
+    def new(self, psi: torch.Tensor) -> torch.Tensor:
+        """A psi, new planes of the arithmetic's type."""
+        psi = psi.to(self.real)
+        return self(psi, torch.empty(psi.shape, dtype=self.real, device=psi.device))
 
     def _scalars(self, x, y) -> None:
         if self.factors[0] == self.factors[1] and not self.factors[0].imag:
@@ -72,8 +78,6 @@ class SiteTerm:
 
 def full_blocks(term: SiteDiagonal, space: TorchSpace) -> torch.Tensor:
     """s + B + i mu gamma5 as one tensor of blocks, differentiable with respect to B."""
-    from .backend import as_tensor
-
     blocks = as_tensor(term.blocks, space.device)
     blocks = blocks.to(torch.promote_types(blocks.dtype, torch.complex64))
     signs = torch.tensor([1.0, -1.0], dtype=blocks.real.dtype, device=space.device)

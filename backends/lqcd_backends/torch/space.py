@@ -34,6 +34,14 @@ def records(*values) -> bool:
     return torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values)
 
 
+def as_tensor(array, device) -> torch.Tensor:
+    """A tensor of a NumPy array or tensor, on a device; read-only arrays are copied."""
+    if isinstance(array, torch.Tensor):
+        return array.resolve_conj().to(device)
+    array = np.asarray(array)
+    return torch.from_numpy(array if array.flags.writeable else array.copy()).to(device)
+
+
 class TorchSpace:
     """See the module. Fused updates (SupportsFusedBLAS) give the same bits as axpy and norm2."""
 
