@@ -11,17 +11,18 @@ Also read: QDP++ and lalibe (elements are nested arrays), PyQUDA (groups with ``
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 
-from ..errors import ChecksumError, FileError, FileFormatError, ParameterError, TruncatedFileError
+from ..errors import ChecksumError, FileError, FileFormatError, LQCDError, ParameterError, TruncatedFileError
 from ..fields import Propagator
 from ..geometry import LatticeGeometry
 from .atomic import explain_os_error, replacing_path
@@ -45,27 +46,49 @@ def load_h5py():
     return h5py
 
 
-def open_h5(path, locking: bool | None = None):
-    """An HDF5 file open for reading; what the library cannot open becomes an error of ours.
+@contextlib.contextmanager
+def open_h5(path, locking: bool | None = None) -> Iterator[Any]:
+    """An HDF5 file open for reading; what the library finds wrong with it becomes an error of ours.
 
     ``locking=False`` keeps the library from locking the file: for one that this process has locked itself.
 
     Raises
     ------
     FileError, FileFormatError, TruncatedFileError
-        If it is missing, no HDF5, or shorter than its superblock says.
+        If it is missing, no HDF5, shorter than its superblock says, or damaged in its structure.
     """
     h5py = load_h5py()
     file_size(path)
     try:
-        return h5py.File(path, "r", locking=locking)
-    except OSError as error:
-        text = str(error)
+        f = h5py.File(path, "r", locking=locking)
+    except (OSError, RuntimeError) as error:
+        text = " ".join(str(error).split())
         if "truncated" in text:
             raise TruncatedFileError(f"{str(path)!r} is truncated: {text}.") from error
         if "signature not found" in text:
             raise FileFormatError(f"{str(path)!r} is no HDF5 file.") from error
         raise FileError(f"cannot read {str(path)!r}: {text}.") from error
+    with f:
+        try:
+            yield f
+        except LQCDError:
+            raise
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError, MemoryError) as error:
+            # a bit flipped in the structure of the file surfaces as any of these
+            text = " ".join(str(error).split())
+            raise FileFormatError(f"{str(path)!r} is a damaged HDF5 file, or lacks a part: {text}.") from error
+
+
+def read_dataset(path, d) -> np.ndarray:
+    """All of a dataset; one that claims more than the file holds is refused before memory is asked for."""
+    claimed, stored = int(np.prod(d.shape, dtype=object)) * d.dtype.itemsize, d.id.get_storage_size()
+    if d.chunks is None and stored < claimed:
+        raise TruncatedFileError(
+            f"dataset {d.name!r} of {str(path)!r} claims {claimed} bytes, but {stored} are stored."
+        )
+    if d.chunks is not None and claimed > 1100 * stored + (1 << 20):  # more than deflate can compress
+        raise TruncatedFileError(f"dataset {d.name!r} of {str(path)!r} claims {claimed} bytes from {stored} stored.")
+    return d[()]
 
 
 def _attributes(group, tree: Mapping[str, Any]) -> None:
@@ -270,7 +293,7 @@ def read_propagator(path, dataset: str | None = None, check: str = "error") -> t
         if name not in found:
             raise FileFormatError(f"{str(path)!r} has no propagator {dataset!r}; it has {', '.join(found)}.")
         d = f[name]
-        array = _as_complex(d[()])
+        array = _as_complex(read_dataset(path, d))
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
         g = geometry_of(path, array.shape[3], array.shape[2], array.shape[1], array.shape[0], array.shape[-1])
         info: dict[str, Any] = {"geometry": g, "basis": None, "source": {}, "provenance": {}}
@@ -399,7 +422,7 @@ def read_correlators(path) -> tuple[dict[str, StoredCorrelator], dict[str, Any]]
                 if isinstance(obj, h5py.Dataset) and name.rpartition("/")[2] == "values":
                     group = obj.parent
                     attributes = json.loads(bytes(group["attributes_json"][()]))
-                    out[name.rpartition("/")[0]] = StoredCorrelator(obj[()], attributes)
+                    out[name.rpartition("/")[0]] = StoredCorrelator(read_dataset(path, obj), attributes)
 
             f["correlators"].visititems(visit)
             return out, read_tree(f, "provenance")
@@ -411,7 +434,9 @@ def read_correlators(path) -> tuple[dict[str, StoredCorrelator], dict[str, Any]]
                 and _is_complex(obj.dtype)
                 and not obj.dtype.subdtype
             ):
-                out[name] = StoredCorrelator(_as_complex(obj[()]), {k: _text(v) for k, v in obj.attrs.items()})
+                out[name] = StoredCorrelator(
+                    _as_complex(read_dataset(path, obj)), {k: _text(v) for k, v in obj.attrs.items()}
+                )
 
         f.visititems(visit_foreign)
     if not out:

@@ -6,6 +6,8 @@ order. Complex128, no header beyond NumPy's, no checksum.
 
 from __future__ import annotations
 
+import tokenize
+
 import numpy as np
 
 from ..errors import FileFormatError, ParameterError
@@ -32,8 +34,10 @@ def read_header(path) -> tuple[tuple[int, ...], np.dtype, int]:
             offset = f.tell()
     except OSError as error:
         raise explain_os_error("read", path, error) from error
-    except ValueError as error:
-        raise FileFormatError(f"{str(path)!r} has a damaged NPY header: {error}") from error
+    except (ValueError, SyntaxError, TypeError, tokenize.TokenError) as error:  # the header is a Python literal
+        raise FileFormatError(f"{str(path)!r} has a damaged NPY header: {error}.") from error
+    if any(n < 0 for n in shape):
+        raise FileFormatError(f"{str(path)!r} has a damaged NPY header: shape {shape}.")
     if dtype.kind != "c" or fortran:
         raise FileFormatError(
             f"{str(path)!r} holds {dtype} (Fortran order: {fortran}); a field is complex, in C order."

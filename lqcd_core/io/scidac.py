@@ -52,10 +52,11 @@ def read_propagator(path, check: str = "error") -> tuple[np.ndarray, dict[str, A
     letter = xml_value(private, "precision") or (named[1] if named else None)
     if letter not in ("F", "D"):
         raise FileFormatError(f"the propagator of {str(path)!r} has precision {letter!r}; readable are F and D.")
-    nc = int(xml_value(private, "colors") or (named[2] if named else 3))
+    colors = xml_value(private, "colors") or (named[2] if named else "3")
     if xml_value(private, "spins") not in (None, "4") or xml_value(private, "datacount") not in (None, "1"):
-        raise FileFormatError(f"the propagator of {str(path)!r} does not have one 4-spin matrix a site: {private}.")
-    g = geometry_of(path, *dims, nc)
+        raise FileFormatError(f"the propagator of {str(path)!r} does not have one 4-spin matrix a site: {private!r}.")
+    g = geometry_of(path, *dims, colors)
+    nc = g.nc
     disk = np.dtype(">c16" if letter == "D" else ">c8")
     site = 16 * nc * nc * disk.itemsize
     check_size(path, g.volume * site, data.length, f"the propagator record in precision {letter} on {g}")
@@ -83,7 +84,10 @@ def read_propagator(path, check: str = "error") -> tuple[np.ndarray, dict[str, A
     if "<lqcdPropagator>" in user:
         info["basis"] = xml_value(user, "basis")
         for name in ("source", "provenance"):
-            info[name] = json.loads(unescape(xml_value(user, name) or "{}"))
+            try:
+                info[name] = json.loads(unescape(xml_value(user, name) or "{}"))
+            except ValueError as error:
+                raise FileFormatError(f"the {name} of {str(path)!r} is no JSON: {error}.") from error
     else:
         info["provenance"] = {"file": str(path), "record_xml": user, "file_xml": group.get("scidac-file-xml", "")}
     return array, info
