@@ -80,6 +80,18 @@ class BiCGStabSteps(Steps):
         self.shadow2 = np.where(mask, self.rr, self.shadow2)
         self.factor = np.where(mask, 0.0, self.factor)
 
+    def recover(self, mask):
+        # With shadow = r the same r^dagger A r = 0 would come again: lean the shadow towards A r.
+        if self.p is None:
+            return
+        v = self.v
+        ar = self.A(self.r)
+        size2 = v.norm2(ar)
+        lean = v.xpay(self.r, np.sqrt(ratio(self.rr, size2, mask & np.isfinite(size2))), ar)
+        self.shadow = blend(v, mask, lean, self.shadow)
+        self.shadow2 = np.where(mask, v.norm2(self.shadow), self.shadow2)
+        self.factor = np.where(mask, 0.0, self.factor)
+
     def replaced(self, mask, before):
         pass  # p, v and the shadow go on with the exact r (Sleijpen, van der Vorst, Computing 56 (1996) 141)
 
@@ -88,7 +100,8 @@ class BiCGStabSteps(Steps):
 class BiCGStab(Solver):
     r"""Stabilised biconjugate gradient; the usual choice for Wilson-type M and its Schur complements.
 
-    Two applications of A an iteration. A breakdown restarts with a new shadow residual; a second one at once is reported.
+    Two applications of A an iteration. A breakdown restarts with the shadow r + A r |r| / |A r|; a second one at once is
+    reported.
 
     Memory: 6 vectors (x, r, shadow, p, Ap, As).
 

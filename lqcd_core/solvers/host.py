@@ -41,8 +41,7 @@ class ArrayVectors:
         return a.real if self.real or a.imag == 0 else a
 
     def _wide(self, x):
-        dtype = getattr(self.xp, "float64" if self.real else "complex128")
-        return x.to(dtype) if hasattr(x, "to") and not isinstance(x, np.ndarray) else x.astype(dtype, copy=False)
+        return as_dtype(x, "float64" if self.real else "complex128")
 
     def zeros(self):
         return self.xp.zeros_like(self.like)
@@ -77,8 +76,7 @@ class ArrayVectors:
 
     def convert_from(self, handle, source):
         if self.xp is source.xp:
-            dtype = self.like.dtype
-            return handle.to(dtype) if hasattr(handle, "to") and self.xp is not np else handle.astype(dtype)
+            return as_dtype(handle, str(self.like.dtype).rpartition(".")[2])
         return from_numpy(np.ascontiguousarray(to_numpy(handle)), self.xp.__name__)
 
 
@@ -155,11 +153,19 @@ def solve_arrays(solver, A, b, x0, callback) -> Solution:
     return Solution(xs if isinstance(x, list) else xs[0], info)
 
 
+def as_dtype(array, name: str):
+    """An array in the dtype of this name, by whichever way its library converts."""
+    xp = namespace(array)
+    dtype = getattr(xp, name)
+    if hasattr(xp, "astype"):
+        return xp.astype(array, dtype, copy=False)
+    return array.to(dtype) if hasattr(array, "to") else array.astype(dtype)
+
+
 def lower_array(array, precision):
     """An array of another precision, real or complex as before."""
     name = precision.complex_dtype.name if is_complex(array) else precision.real_dtype.name
-    dtype = getattr(namespace(array), name)
-    return array.to(dtype) if hasattr(array, "to") and not isinstance(array, np.ndarray) else array.astype(dtype)
+    return as_dtype(array, name)
 
 
 # --------------------------------------------------------------------------------------------------------------------

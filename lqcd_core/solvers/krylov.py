@@ -95,6 +95,10 @@ class Steps(abc.ABC):
     def restart(self, mask: np.ndarray) -> None:
         """``r`` and ``rr`` of these columns were replaced: forget their search directions."""
 
+    def recover(self, mask: np.ndarray) -> None:
+        """The same after a breakdown: go on in a way that does not meet the same zero again, if there is one."""
+        self.restart(mask)
+
     def replaced(self, mask: np.ndarray, before: np.ndarray) -> None:
         """``r`` and ``rr`` (``before`` it) of these columns were made more exact: keep the directions where possible."""
         self.restart(mask)
@@ -375,7 +379,10 @@ class _Loop:
         else:
             steps.r = blend(v, again, t, steps.r)
         steps.rr = np.where(again, rr, steps.rr)
-        steps.restart(again)
+        if (again & ~broken).any():
+            steps.restart(again & ~broken)
+        if (again & broken).any():
+            steps.recover(again & broken)
 
     def true_residual(self, mask: np.ndarray) -> tuple[np.ndarray, Handle]:
         """(|b - A x| / |b| of the masked columns, a handle of b - A x): of those columns, or of all if static."""

@@ -290,7 +290,6 @@ class _Reliable(_Outer):
         del r
         present = np.arange(v.n)
         peak = relative.copy()  # largest residual since the last update
-        broken_last = np.zeros(v.n, bool)
         steps, present = self.compact(steps, present)
         while book.live.any():
             live = book.live[present]
@@ -315,12 +314,12 @@ class _Reliable(_Outer):
                     Reason.NOT_POSITIVE if failures.get(Reason.NOT_POSITIVE, none)[k] else
                     Reason.BREAKDOWN if broken[k] else None for k in np.flatnonzero(due)
                 ]  # fmt: skip
-                steps = self.update(steps, present, due, broken, broken_last, reasons, peak)
+                steps = self.update(steps, present, due, broken, reasons, peak)
             steps, present = self.compact(steps, present)
         del steps
         return self.finish()
 
-    def update(self, steps, present, due, broken, broken_last, reasons, peak):
+    def update(self, steps, present, due, broken, reasons, peak):
         book, v, w = self.book, self.v, self.w
         columns = present[due]
         inner_v = steps.v
@@ -361,13 +360,15 @@ class _Reliable(_Outer):
         steps.rr = np.where(due, inner_v.norm2(steps.r), recurred)
         # A residual that jumped up, or a breakdown, makes the old directions worthless.
         fresh = np.zeros(len(present), bool)
-        fresh[due] = ~(residuals <= before) | broken[due]
-        if (fresh & due).any():
+        fresh[due] = ~(residuals <= before)
+        fresh &= ~broken
+        if fresh.any():
             steps.restart(fresh)
-        kept = due & ~fresh
+        if (due & broken).any():
+            steps.recover(due & broken)
+        kept = due & ~fresh & ~broken
         if kept.any():
             steps.replaced(kept, recurred)
-        broken_last[columns] = broken[due]
         return steps
 
     def compact(self, steps, present):
