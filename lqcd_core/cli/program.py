@@ -118,11 +118,28 @@ def _show_warning(message, category, filename, lineno, file=None, line=None):
     print(f"lqcd: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+_IN_OUR_WORDS = {
+    "(read_gauge takes check_links=False)": "",
+    "pass check_links=False to accept": "pass --accept-links to accept",
+    "Pass check_links=False to read": "Pass --accept-links to read",
+    "call U.unitarize(), or ": "",
+    "check='warn' or check='off' reads": "--check warn or --check off reads",
+    "mass= or kappa=": "--mass or --kappa",
+    "or pass format=": "or name the format",
+}
+"""What the library's remedies are called on the command line."""
+
+
+def _say(text: str) -> None:
+    for theirs, ours in _IN_OUR_WORDS.items():
+        text = text.replace(theirs, ours)
+    print(f"lqcd: {text.rstrip()}", file=sys.stderr)
+
+
 def _report(error: BaseException, debug: bool) -> int:
     """Say it on stderr, once, and return the exit code."""
     if debug and not isinstance(error, SystemExit):
         traceback.print_exception(error)
-    say = lambda text: print(f"lqcd: {text}", file=sys.stderr)  # noqa: E731
     if isinstance(error, SystemExit):
         raise error
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -135,27 +152,27 @@ def _report(error: BaseException, debug: bool) -> int:
     if isinstance(error, click.Abort) and error.__cause__ is not None:  # click's wrapping of KeyboardInterrupt
         error = error.__cause__
     if isinstance(error, Terminated):
-        say("stopped by SIGTERM")
+        _say("stopped by SIGTERM")
         return TERMINATED
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        say("interrupted")
+        _say("interrupted")
         return INTERRUPTED
     if isinstance(error, NotConvergedError):
-        say(str(error))
+        _say(str(error))
         return FAILED
     if isinstance(error, MemoryError):
-        say("out of memory: use a smaller --batch or a lower --precision.")
+        _say("out of memory: use a smaller --batch or a lower --precision.")
         return FAILED
     if isinstance(error, LQCDError):
-        say(str(error))
+        _say(str(error))
         return MISTAKE
     if isinstance(error, OSError):
         name = f" {error.filename!r}" if error.filename else ""
-        say(f"{error.strerror or error}{name}")
+        _say(f"{error.strerror or error}{name}")
         return MISTAKE
     if not debug:
         traceback.print_exception(error)
-    say("this is a bug in lqcd: please report it with the lines above and the output of 'lqcd selftest'.")
+    _say("this is a bug in lqcd: please report it with the lines above and the output of 'lqcd selftest'.")
     return FAILED
 
 

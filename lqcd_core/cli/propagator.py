@@ -111,6 +111,7 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
     )
     if not quiet:
         remark(f"backend       {M.choice.name} ({M.choice.why}), {M.precision}, {batch} columns at a time")
+    (solver.general if solver.needs_positive else solver).check(M.linear)  # as the solve does, but before any file is made
     needed = memory_estimate(M, solver, batch, even_odd["even_odd"])
     compare(needed, f"a batch of {batch} columns", force or dry_run, quiet)
     if dry_run:
@@ -250,8 +251,13 @@ def _run(path: Path, M, source, solver, even_odd, provenance, store, resume, for
             remark(f"resume        {len(file.done)} of {file.n_columns} columns are done")
         try:
             _solve_batches(file, M, source, solver, even_odd, quiet)
-        except KeyboardInterrupt:
-            remark(f"{len(file.done)} of {file.n_columns} columns are kept in {partial}; add --resume to go on")
+        except BaseException as error:
+            # A signal may strike between a column's mark on the disk and its mark in memory: then more is kept than is known.
+            interrupted = isinstance(error, KeyboardInterrupt)
+            if file.done or interrupted:
+                remark(f"finished columns are kept in {partial} (at least {len(file.done)} of {file.n_columns}); add --resume to go on")
+            else:
+                partial.unlink(missing_ok=True)
             raise
         infos = file.column_info()
         seconds = time.perf_counter() - began
