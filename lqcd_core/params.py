@@ -333,12 +333,10 @@ class InvertParam:
         }  # fmt: skip
         kind = kinds[self.inv_type]
         verbose = self.verbosity > 0
+        inner = kind(tol=self.tol, maxiter=self.maxiter, verbose=verbose)
         if self.precision_sloppy in (None, self.precision):
-            return kind(tol=self.tol, maxiter=self.maxiter, verbose=verbose)
-        return solvers.MixedPrecision(
-            inner=kind(tol=_INNER_TOL, maxiter=self.maxiter), precision=self.precision_sloppy, tol=self.tol,
-            maxiter=self.maxiter, verbose=verbose,
-        )  # fmt: skip
+            return inner
+        return solvers.MixedPrecision(inner=inner, precision=self.precision_sloppy)
 
     def bind(self, gauge, gauge_param: GaugeParam | None = None, **options) -> BoundOperator:
         """The operator on these links in ``precision``; ``options`` go to :meth:`DiracOperator.bind`."""
@@ -376,9 +374,6 @@ class InvertParam:
         shape = tuple(b.shape)
         n_rhs = shape[0] if len(shape) == 7 else 1
         return solvers.solve(self.bind(gauge, gauge_param, n_rhs=n_rhs), b, self.solver(), **options)
-
-
-_INNER_TOL = 1e-1  # of a defect-correction step: the outer solver asks for the rest
 
 
 @attrs.frozen(kw_only=True)

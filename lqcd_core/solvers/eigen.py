@@ -5,7 +5,7 @@ With :math:`V_m` orthonormal and :math:`AV_m=V_mT_m+\beta_mv_{m+1}e_m^T`, the ei
 .. math:: x=V_my,\qquad \|Ax-\theta x\|=\beta_m|y_m|.
 
 When V is full, the wanted vectors x and :math:`v_{m+1}` are kept and the recurrence goes on from them [1]_. Every new
-vector is orthogonalised twice against all of V, so T is found as :math:`V^\dagger AV` and no ghost eigenvalues appear.
+vector is orthogonalised against all of V, so T is found as :math:`V^\dagger AV` and no ghost eigenvalues appear.
 What is reported is not :math:`\beta_m|y_m|` but the true residual, recomputed from x. For a Hermitian A there is an
 eigenvalue within that residual of :math:`\theta`.
 
@@ -134,7 +134,7 @@ def lanczos(
 
     basis: list[Handle] = [_start(v, seed)]
     t = np.zeros((n_kr, n_kr), complex)
-    scale, applications = 0.0, 0
+    scale, applications, kept = 0.0, 0, 0
     for restart in range(maxiter):
         beta, tail = 0.0, None
         while True:  # extend V to n_kr vectors
@@ -142,11 +142,11 @@ def lanczos(
             w = a.apply(basis[j])
             applications += 1
             before = _norm(v, w)
-            for _ in range(2):
-                for i, x in enumerate(basis):
-                    h = complex(v.inner(x, w)[0])
-                    w = v.axpy(-h, x, w)
-                    t[i, j] += h
+            # T is tridiagonal but for the first row after a restart: once against its entries, once against all of V
+            for i in (*(range(j + 1) if j == kept else range(max(j - 1, 0), j + 1)), *range(j + 1)):
+                h = complex(v.inner(basis[i], w)[0])
+                w = v.axpy(-h, basis[i], w)
+                t[i, j] += h
             t[j, : j + 1] = t[: j + 1, j].conj()
             t[j, j] = t[j, j].real
             beta = _norm(v, w)
@@ -177,8 +177,8 @@ def lanczos(
             if converged or exhausted or restart == maxiter - 1:
                 return Eigenpairs(values, residuals, tuple(vectors), converged, restart, applications, scale)
         keep = order[: min(n_ev + (n_kr - n_ev) // 2, n_kr - 1)]
-        kept = [_combine(v, basis, y[:, k]) for k in keep]
-        basis = [*kept, tail]
+        basis = [*(_combine(v, basis, y[:, k]) for k in keep), tail]
+        kept = len(keep)
         t[:] = 0
         t[range(len(keep)), range(len(keep))] = theta[keep]
     raise AssertionError("unreachable: the last restart returns")

@@ -263,7 +263,9 @@ def test_schur_complements_of_the_page(definition, parity, form):
     # prepare, solve, reconstruct is the solution of the whole
     b = noise(geometry).array[None]
     b_p, b_q = S.split(b)
-    x_p = v.pack(np.linalg.solve(got, v.unpack(S.prepare(b_p, b_q)).reshape(-1)).reshape(1, *geometry.parity_shape(parity)))
+    x_p = v.pack(
+        np.linalg.solve(got, v.unpack(S.prepare(b_p, b_q)).reshape(-1)).reshape(1, *geometry.parity_shape(parity))
+    )
     x = S.join(x_p, S.reconstruct(x_p, b_q))
     assert relative(M(x), b) < 1e-12
 
