@@ -20,15 +20,18 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,bench]"
 	touch $@
 
-# From nothing to a pion: a quenched configuration at beta = 6.0, twelve columns, a correlator file and a picture.
+# From nothing to a pion: three quenched configurations at beta = 6.0, twelve columns on each, correlators and a picture.
 DEMO = demo-output
+DEMO_CONFIGURATIONS = 0000 0001 0002
 demo: $(VENV)/.demo
 	mkdir -p $(DEMO)
-	test -f $(DEMO)/cfg_000000.ildg || $(BIN)/lqcd generate --lattice 16x8x8x8 --beta 6.0 --seed 1 \
-	    --thermalization 200 --configurations 1 --format ildg -o $(DEMO)
-	test -f $(DEMO)/prop.h5 || $(BIN)/lqcd propagator $(DEMO)/cfg_000000.ildg --kappa 0.13 --csw 1.0 --tol 1e-10 \
-	    -o $(DEMO)/prop.h5 --resume
-	$(BIN)/lqcd spectrum $(DEMO)/prop.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
+	test -f $(DEMO)/cfg.0002.ildg || $(BIN)/lqcd generate --lattice 16x8x8x8 --beta 6.0 --seed 1 --thermalization 150 \
+	    --separation 15 --configurations 3 --format ildg -o $(DEMO) --resume
+	for n in $(DEMO_CONFIGURATIONS); do \
+	  test -f $(DEMO)/prop.$$n.h5 || $(BIN)/lqcd propagator $(DEMO)/cfg.$$n.ildg --kappa 0.135 --csw 1.0 --tol 1e-10 \
+	    --batch 12 -o $(DEMO)/prop.$$n.h5 --resume || exit 1; \
+	done
+	$(BIN)/lqcd spectrum $(DEMO)/prop.*.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
 	@echo "correlators: $(DEMO)/spectrum.h5, $(DEMO)/pion.csv   picture: $(DEMO)/effective_mass.png"
 
 test: $(VENV)/.test

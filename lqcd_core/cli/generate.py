@@ -29,7 +29,7 @@ CHECKPOINT = "checkpoint.npz"
 @click.option("--start", type=click.Choice(["cold", "hot"]), default="cold", help="Unit field or Haar-random field.")
 @click.option("--format", type=click.Choice(list(_SUFFIX)), default="ildg", help="Format of the configurations.")
 @click.option("--precision", type=click.Choice(["double", "single"]), default="double", help="Precision of the files.")
-@click.option("--name", default="cfg", help="First part of the file names, NAME.0000.ildg and so on.")
+@click.option("--name", default="cfg", help="First part of the file names, NAME_000000.ildg and so on.")
 @click.option("--checkpoint-every", type=int, default=50, help="Sweeps between checkpoints.")
 @click.option("--output", "-o", required=True, metavar="DIR", type=click.Path(file_okay=False), help="Where they go.")
 @click.option("--resume", is_flag=True, help="Go on from DIR/checkpoint.npz (same bits as an undisturbed run).")
@@ -78,7 +78,7 @@ def command(
         try:
             with bar:
                 for index, U, last in chain:
-                    path = directory / f"{name}.{index:04d}.{_SUFFIX[format]}"
+                    path = directory / f"{name}_{index:06d}.{_SUFFIX[format]}"
                     U.write(path, format=format, precision=precision)
                     bar.say(f"{path}  sweep {last.sweep}  plaquette {last.plaquette:.8f}")
                     _write_history(directory / "plaquette.csv", last.history, thermalization)
@@ -87,6 +87,7 @@ def command(
                 remark(f"the chain is kept in {checkpoint}; add --resume to the same command to go on")
             raise
     if last is None:
+        _all_there(directory, name, format, configurations)
         remark(f"all {configurations} configurations of this chain were made before")
         return DONE
     for line in _autocorrelation(last.history[thermalization:]):
@@ -110,6 +111,19 @@ def _make(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise explain_os_error("make the directory", directory, error) from error
+
+
+def _all_there(directory: Path, name: str, format: str, configurations: int) -> None:
+    """Raise if a configuration that the chain has passed is not in the directory: a chain cannot go back."""
+    from ..errors import FileError
+
+    paths = [directory / f"{name}_{k:06d}.{_SUFFIX[format]}" for k in range(configurations)]
+    missing = [str(p) for p in paths if not p.exists()]
+    if missing:
+        raise FileError(
+            f"{missing[0]!r} is missing, and {str(directory / CHECKPOINT)!r} is past it; remove that file to make the chain "
+            "again from its beginning (it gives the same bits)."
+        )
 
 
 def _write_history(path: Path, history, thermalization: int) -> None:

@@ -111,7 +111,9 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
     )
     if not quiet:
         remark(f"backend       {M.choice.name} ({M.choice.why}), {M.precision}, {batch} columns at a time")
-    (solver.general if solver.needs_positive else solver).check(M.linear)  # as the solve does, but before any file is made
+    (solver.general if solver.needs_positive else solver).check(
+        M.linear
+    )  # as the solve does, but before any file is made
     needed = memory_estimate(M, solver, batch, even_odd["even_odd"])
     compare(needed, f"a batch of {batch} columns", force or dry_run, quiet)
     if dry_run:
@@ -207,7 +209,11 @@ def _announce(U, configuration, definition, source, solver, settings) -> None:
     where = source.parameters.get("position")
     remark(f"configuration {configuration}: T={g.T} Z={g.Z} Y={g.Y} X={g.X}, Nc={g.nc}, {U.origin.get('format', '?')}")
     remark(f"operator      {definition.name}: " + ", ".join(f"{k} = {v:.10g}" for k, v in what.items()))
-    remark(f"source        {source.kind}" + (f" at (t,z,y,x) = {tuple(where)}" if where else "") + f", {len(source)} columns")
+    remark(
+        f"source        {source.kind}"
+        + (f" at (t,z,y,x) = {tuple(where)}" if where else "")
+        + f", {len(source)} columns"
+    )
     remark(f"solver        {settings['solver']} to |b - M x| <= {solver.tol:g} |b|")
 
 
@@ -255,7 +261,9 @@ def _run(path: Path, M, source, solver, even_odd, provenance, store, resume, for
             # A signal may strike between a column's mark on the disk and its mark in memory: then more is kept than is known.
             interrupted = isinstance(error, KeyboardInterrupt)
             if file.done or interrupted:
-                remark(f"finished columns are kept in {partial} (at least {len(file.done)} of {file.n_columns}); add --resume to go on")
+                remark(
+                    f"finished columns are kept in {partial} (at least {len(file.done)} of {file.n_columns}); add --resume to go on"
+                )
             else:
                 partial.unlink(missing_ok=True)
             raise
@@ -287,8 +295,8 @@ def _solve_batches(file, M, source, solver, even_odd, quiet) -> None:
             x, info = solve(M, b, solver, callback=watch, **even_odd)
             file.write_columns(columns, x, _accounts(info))
             del b, x
-            note = f"saved {columns[0] + 1}-{columns[-1] + 1} of {total}, {info.iterations} iterations, |r|/|b| = "
-            bar.update(columns[-1] + 1, f"{note}{info.final_residual:.2e}", always=True)
+            note = f"|r|/|b| {info.final_residual:.1e}, {info.iterations} iterations, saved {columns[-1] + 1}/{total} columns"
+            bar.update(columns[-1] + 1, note, always=True)
 
 
 def _watch(bar: Progress, begin: int, count: int, total: int, tol: float):
@@ -297,8 +305,10 @@ def _watch(bar: Progress, begin: int, count: int, total: int, tol: float):
     def tell(progress) -> None:
         worst = float(progress.residuals.max())
         done = begin + count * residual_fraction(worst, 1.0, tol)
-        where = f"columns {begin + 1}-{begin + count} of {total}"
-        bar.update(done, f"{where}, iteration {progress.iteration}, |r|/|b| = {worst:.2e}")
+        # The residual first: a narrow terminal cuts the end.
+        bar.update(
+            done, f"|r|/|b| {worst:.1e}, iteration {progress.iteration}, columns {begin + 1}-{begin + count}/{total}"
+        )
 
     return tell
 

@@ -11,7 +11,9 @@ import click
 
 from ..errors import FileFormatError, ParameterError, UnknownOptionError, nearest
 
-NOT_SETTINGS = frozenset({"config", "debug", "help", "output", "resume", "force", "quiet", "json", "dry_run"})
+NOT_SETTINGS = frozenset(
+    {"config", "debug", "help", "output", "csv_path", "plot", "title", "resume", "force", "quiet", "json", "dry_run"}
+)
 """Options that say where and how a command runs, not what it computes: they are not stored with its results."""
 
 
@@ -161,7 +163,7 @@ def _settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
     """Values by parameter name, checked against the parameters of a command."""
     known = {}
     for p in parameters:
-        if p.name in NOT_SETTINGS - {"output", "force", "resume"}:
+        if p.name in {"config", "debug", "help"}:
             continue
         for spelling in (p.name, *(o.lstrip("-").replace("-", "_") for o in p.opts if o.startswith("--"))):
             known[spelling] = p

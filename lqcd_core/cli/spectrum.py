@@ -54,13 +54,16 @@ class Result:
               "if not given, cosh for mesons and log for baryons.")  # fmt: skip
 @click.option("--bin-size", type=int, default=1, help="Configurations per jackknife bin.")
 @click.option("--output", "-o", default="spectrum", metavar="NAME", help="Files NAME.h5, NAME.csv and the plot.")
-@click.option("--plot", type=click.Choice([*_PLOTS, "none"]), default="png", help="Format of the plot NAME.FORMAT.")
+@click.option("--csv", "csv_path", metavar="FILE.csv", type=click.Path(dir_okay=False), help="Instead of NAME.csv.")
+@click.option(
+    "--plot", default="png", metavar="png|pdf|svg|none|FILE", help="Format of the plot NAME.FORMAT, or its file."
+)
 @click.option("--title", help="Headline of the plot.")
 @click.option("--force", is_flag=True, help="Replace files of that name.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress and no table.")
 @click.pass_context
 def command(
-    ctx, propagators, channel_names, momenta, mass_kind, bin_size, output, plot, title, force, quiet
+    ctx, propagators, channel_names, momenta, mass_kind, bin_size, output, csv_path, plot, title, force, quiet
 ):  # fmt: skip
     """Correlators and effective masses of the propagators given, one configuration or an ensemble.
 
@@ -71,7 +74,7 @@ def command(
 
     channels = chosen(channel_names or _DEFAULT)
     momenta = tuple(dict.fromkeys(tuple(p) for p in momenta)) or ((0, 0, 0),)
-    paths = _outputs(output, plot)
+    paths = _outputs(output, csv_path, plot)
     for path in paths.values():
         if path.exists() and not force:
             raise FileError(f"{str(path)!r} exists; pass --force to replace it, or choose another --output.")
@@ -98,13 +101,19 @@ def command(
     return DONE
 
 
-def _outputs(output: str, plot: str) -> dict[str, Path]:
+def _outputs(output: str, csv_path: str | None, plot: str) -> dict[str, Path]:
+    """The files to write: h5, csv, and plot unless it is ``none``."""
+    from ..errors import ParameterError
+
     stem = Path(output)
-    if stem.suffix.lstrip(".") in ("h5", "csv", *_PLOTS):
+    if stem.suffix.lstrip(".") in ("h5", "hdf5", "csv", *_PLOTS):
         stem = stem.with_suffix("")
-    paths = {"h5": stem.with_name(stem.name + ".h5"), "csv": stem.with_name(stem.name + ".csv")}
-    if plot != "none":
-        paths["plot"] = stem.with_name(f"{stem.name}.{plot}")
+    paths = {"h5": stem.with_name(stem.name + ".h5"), "csv": Path(csv_path or stem.with_name(stem.name + ".csv"))}
+    if plot == "none":
+        return paths
+    paths["plot"] = stem.with_name(f"{stem.name}.{plot}") if plot in _PLOTS else Path(plot)
+    if paths["plot"].suffix.lstrip(".").lower() not in _PLOTS:
+        raise ParameterError(f"--plot takes {', '.join(_PLOTS)}, none, or a file with such a suffix; got {plot!r}.")
     return paths
 
 

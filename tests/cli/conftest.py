@@ -12,8 +12,8 @@ click_testing = pytest.importorskip("click.testing", reason="the command needs c
 pytest.importorskip("rich", reason="the command needs rich")
 pytest.importorskip("h5py", reason="the command writes HDF5")
 
-from lqcd_core.fields import GaugeField
-from lqcd_core.geometry import LatticeGeometry
+from lqcd_core.fields import GaugeField  # noqa: E402
+from lqcd_core.geometry import LatticeGeometry  # noqa: E402
 
 GEOMETRY = LatticeGeometry(T=4, Z=2, Y=2, X=2)
 

@@ -15,8 +15,8 @@ def test_the_files_hold_the_chain_of_the_library(lqcd, tmp_path):
     out = lqcd("generate", "-T", 4, "-L", 2, *CHAIN, "--configurations", 3, "-o", tmp_path / "run").stdout
     g = LatticeGeometry(T=4, Z=2, Y=2, X=2)
     chain = list(generate(g, 5.7, 3, thermalization=3, separation=2, configurations=3))
-    for index, U, info in chain:
-        V = read_gauge(tmp_path / "run" / f"cfg.{index:04d}.ildg")
+    for index, U, _ in chain:
+        V = read_gauge(tmp_path / "run" / f"cfg_{index:06d}.ildg")
         assert np.array_equal(U.array, V.array)
     rows = (tmp_path / "run" / "plaquette.csv").read_text().splitlines()[1:]
     history = np.array([float(r.split(",")[2]) for r in rows])
@@ -32,11 +32,13 @@ def test_more_configurations_of_a_chain_come_with_the_same_bits(lqcd, tmp_path):
     lqcd(*words, "--configurations", 3, "-o", tmp_path / "a", "--resume")
     lqcd(*words, "--configurations", 3, "-o", tmp_path / "b")
     for k in range(3):
-        a, b = (read_gauge(tmp_path / d / f"cfg.{k:04d}.nersc").array for d in "ab")
+        a, b = (read_gauge(tmp_path / d / f"cfg_{k:06d}.nersc").array for d in "ab")
         assert np.array_equal(a, b)
     assert (tmp_path / "a" / "plaquette.csv").read_text() == (tmp_path / "b" / "plaquette.csv").read_text()
     result = lqcd(*words, "--configurations", 3, "-o", tmp_path / "b", "--resume")
     assert "made before" in result.stderr
+    (tmp_path / "b" / "cfg_000001.nersc").unlink()
+    assert "is missing" in lqcd(*words, "--configurations", 3, "-o", tmp_path / "b", "--resume", code=2).stderr
 
 
 def test_a_killed_chain_resumes_to_the_same_bits(lqcd, start_lqcd, tmp_path):
@@ -48,11 +50,11 @@ def test_a_killed_chain_resumes_to_the_same_bits(lqcd, start_lqcd, tmp_path):
         time.sleep(0.01)
     process.kill()
     process.wait()
-    assert not (tmp_path / "a" / "cfg.0001.ildg").exists(), "the kill came too late to mean anything"
+    assert not (tmp_path / "a" / "cfg_000001.ildg").exists(), "the kill came too late to mean anything"
     lqcd(*words, "-o", tmp_path / "a", "--resume")
     lqcd(*words, "-o", tmp_path / "b")
     for k in range(2):
-        a, b = (read_gauge(tmp_path / d / f"cfg.{k:04d}.ildg").array for d in "ab")
+        a, b = (read_gauge(tmp_path / d / f"cfg_{k:06d}.ildg").array for d in "ab")
         assert np.array_equal(a, b)
 
 

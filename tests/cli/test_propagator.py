@@ -173,7 +173,7 @@ def test_a_killed_run_resumes_to_the_same_bytes_and_attributes(lqcd, start_lqcd,
     path, partial = tmp_path / "prop.h5", tmp_path / "prop.h5.partial"
     for least in (1, 4):  # killed twice, the second time while it resumes
         process = start_lqcd("propagator", bigger, *SLOW, "-o", path, "--resume")
-        wait_for(lambda least=least: columns_done(partial) >= least or process.poll() is not None)
+        wait_for(lambda least=least, p=process: columns_done(partial) >= least or p.poll() is not None)
         process.kill()
         process.wait()
         assert not path.exists() and least <= columns_done(partial) < 12

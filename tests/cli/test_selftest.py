@@ -10,7 +10,15 @@ from lqcd_core.cli import published
 
 def test_the_reference_passes_and_the_table_says_what_ran(lqcd):
     out = lqcd("selftest", "--backend", "numpy").stdout
-    for word in ("numpy", "python", "memory", "Grid: norm2 M psi, clover", "free pion, solved", "gauge covariance", "passed:"):
+    for word in (
+        "numpy",
+        "python",
+        "memory",
+        "Grid: norm2 M psi, clover",
+        "free pion, solved",
+        "gauge covariance",
+        "passed:",
+    ):
         assert word in out
     assert "FAILED" not in out
 

@@ -126,6 +126,15 @@ def test_different_calculations_are_refused(lqcd, ensemble, tmp_path):
     assert "no part of the same ensemble" in result.stderr and "operator" in result.stderr
 
 
+def test_every_output_can_be_named(lqcd, ensemble, tmp_path):
+    names = ("-o", tmp_path / "c.h5", "--csv", tmp_path / "p.csv", "--plot", tmp_path / "m.pdf")
+    lqcd("spectrum", ensemble[0][1], "-c", "pion", *names, "-q")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["c.h5", "m.pdf", "p.csv"]
+    assert (
+        "suffix" in lqcd("spectrum", ensemble[0][1], "-o", tmp_path / "d", "--plot", tmp_path / "m.jpg", code=2).stderr
+    )
+
+
 def test_mistakes_are_refused(lqcd, ensemble, configuration, tmp_path):
     path = ensemble[0][1]
     assert "did you mean 'pion'" in lqcd("spectrum", path, "-c", "poin", "-o", tmp_path / "s", code=2).stderr
