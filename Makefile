@@ -22,16 +22,16 @@ $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
 
 # From nothing to a pion: three quenched configurations at beta = 6.0, twelve columns on each, correlators and a picture.
 DEMO = demo-output
-DEMO_CONFIGURATIONS = 0000 0001 0002
+DEMO_CONFIGURATIONS = 000000 000001 000002
 demo: $(VENV)/.demo
 	mkdir -p $(DEMO)
-	test -f $(DEMO)/cfg.0002.ildg || $(BIN)/lqcd generate --lattice 16x8x8x8 --beta 6.0 --seed 1 --thermalization 150 \
+	test -f $(DEMO)/cfg_000002.ildg || $(BIN)/lqcd generate --lattice 16x8x8x8 --beta 6.0 --seed 1 --thermalization 150 \
 	    --separation 15 --configurations 3 --format ildg -o $(DEMO) --resume
 	for n in $(DEMO_CONFIGURATIONS); do \
-	  test -f $(DEMO)/prop.$$n.h5 || $(BIN)/lqcd propagator $(DEMO)/cfg.$$n.ildg --kappa 0.135 --csw 1.0 --tol 1e-10 \
-	    --batch 12 -o $(DEMO)/prop.$$n.h5 --resume || exit 1; \
+	  test -f $(DEMO)/prop_$$n.h5 || $(BIN)/lqcd propagator $(DEMO)/cfg_$$n.ildg --kappa 0.135 --csw 1.0 --tol 1e-10 \
+	    --batch 12 -o $(DEMO)/prop_$$n.h5 --resume || exit 1; \
 	done
-	$(BIN)/lqcd spectrum $(DEMO)/prop.*.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
+	$(BIN)/lqcd spectrum $(DEMO)/prop_*.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
 	@echo "correlators: $(DEMO)/spectrum.h5, $(DEMO)/pion.csv   picture: $(DEMO)/effective_mass.png"
 
 test: $(VENV)/.test
