@@ -9,6 +9,7 @@ derivatives. Gradients flow to spinors, links and blocks: all three may be torch
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -36,7 +37,7 @@ class TorchBackend:
     device
         ``cpu``, ``cuda`` or ``cuda:N``.
     chunk
-        Sites x columns worked on at a time; None chooses by the number of threads. The bits do not depend on it.
+        Sites x columns worked on at a time; None chooses. The bits do not depend on it.
 
     Raises
     ------
@@ -46,6 +47,7 @@ class TorchBackend:
 
     def __init__(self, threads: int | None = None, device: str = "cpu", chunk: int | None = None):
         self.device, self.chunk = torch.device(device), chunk
+        self.local = threading.local()
         if self.device.type == "cuda":
             self._need_cuda()
         if threads is not None:
@@ -73,7 +75,7 @@ class TorchBackend:
         return _hop(target, here, there, self._parity_kernels(target, here, there))
 
     def _kernel(self, space: TorchSpace, here, there, even_x) -> HoppingKernel:
-        return HoppingKernel(here.detach(), there.detach(), space.sites, even_x, space.real, self.chunk)
+        return HoppingKernel(here.detach(), there.detach(), space.sites, even_x, space.real, self.chunk, self.local)
 
     def _parity_kernels(self, target: TorchSpace, here, there) -> tuple[HoppingKernel, HoppingKernel]:
         """(the hop that lands on the target, the hop back); they share the links."""

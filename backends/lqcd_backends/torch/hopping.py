@@ -29,8 +29,9 @@ import torch
 
 from lqcd_core.gamma import GAMMA
 
-ONE_THREAD, MORE_THREADS = 4096, 16384
-"""Sites x columns of a block: what the caches hold; with threads, what torch cuts in two (32768 numbers a piece)."""
+BLOCK = 16384
+"""Sites x columns of a block: an operation then lasts some 30 microseconds, ten times what starting it costs, and torch
+still cuts it in two for two threads (it gives a thread at least 32768 numbers)."""
 
 
 def _signed_permutation(mu: int) -> list[tuple[int, float]]:
@@ -189,13 +190,15 @@ class HoppingKernel:
         Type of the arithmetic.
     chunk
         Sites x columns per block, None to choose.
+    local
+        Where buffers of a thread are kept.
     """
 
-    def __init__(self, here, there, sites, even_x, real, chunk: int | None):
+    def __init__(self, here, there, sites, even_x, real, chunk: int | None, local: threading.local):
         self.here, self.there, self.sites, self.even_x, self.real = here, there, sites, even_x, real
         self.chunk, self.nc = chunk, here.shape[2]
         self.plans: dict[int, list] = {}
-        self.local = threading.local()
+        self.local = local
 
     def __call__(self, psi: torch.Tensor, dagger: bool = False, start=None, dtype=None) -> torch.Tensor:
         """H psi (H^dagger psi if dagger), a new tensor of planes ``(n, 8, Nc, sites)`` of ``dtype`` (default psi's).
@@ -221,9 +224,7 @@ class HoppingKernel:
         return result
 
     def _budget(self, device) -> int:
-        if device.type != "cpu":
-            return 1 << 20
-        return ONE_THREAD if torch.get_num_threads() == 1 else MORE_THREADS
+        return BLOCK if device.type == "cpu" else 1 << 20
 
     def _plan(self, budget: int) -> list:
         if budget not in self.plans:
@@ -238,10 +239,13 @@ class HoppingKernel:
         links = self.here if task.forward else self.there
         return links[task.mu, ..., task.links : task.links + task.sites]
 
-    def _kept(self, key, make):
-        """Buffers of this thread; they live as long as the operator."""
+    def _kept(self, kind: str, n: int, sites: int, make):
+        """Buffers of this thread, shared by all operators of a backend: no two calls of a thread overlap."""
         kept = self.local.__dict__
+        key = (kind, n, sites, self.nc, self.real, self.here.dtype)
         if key not in kept:
+            if len(kept) >= 24:
+                kept.clear()
             kept[key] = make()
         return kept[key]
 
@@ -250,13 +254,11 @@ class HoppingKernel:
             shape = (n, 8, self.nc, sites)
             return tuple(_Spinor(torch.empty(shape, dtype=self.real, device=self.here.device)) for _ in range(2))
 
-        return self._kept(("block", n, sites), make)
+        return self._kept("block", n, sites, make)
 
     def _half_spinors(self, n: int, sites: int) -> _HalfSpinors:
         wide = self.here.dtype != self.real
-        return self._kept(
-            ("half", n, sites), lambda: _HalfSpinors(n, self.nc, sites, self.real, self.here.device, wide)
-        )
+        return self._kept("half", n, sites, lambda: _HalfSpinors(n, self.nc, sites, self.real, self.here.device, wide))
 
     def _task(
         self, task: Task, links, psi, block: _Spinor, out: _Spinor, first: int, dagger: bool, fresh: bool
