@@ -144,6 +144,12 @@ class ArraysConformance(_Conformance):
     groups, must_implement = ("arrays",), True
 
 
+class DeviceSolveConformance(_Conformance):
+    """The laws of SupportsDeviceSolve."""
+
+    groups, must_implement = ("device_solve",), True
+
+
 class DescribesConformance(_Conformance):
     """The laws of Describes."""
 

@@ -28,6 +28,7 @@ from ..backend import (
     SupportsArrays,
     SupportsColumns,
     SupportsConversion,
+    SupportsDeviceSolve,
     SupportsEvenOdd,
     SupportsFusedBLAS,
     SupportsFusedDirac,
@@ -203,6 +204,7 @@ GROUPS: dict[str, tuple[Any, str]] = {
     "columns": (SupportsColumns, "space"),
     "conversion": (SupportsConversion, "space"),
     "arrays": (SupportsArrays, "space"),
+    "device_solve": (SupportsDeviceSolve, "backend"),
     "describes": (Describes, "backend"),
 }
 """Group of laws -> (protocol, who implements it)."""
@@ -1023,6 +1025,47 @@ def arrays_are_canonical(case: Case) -> None:
         f"to_array gave a {library_of(array)} array; the record lists {sorted(allowed)}"
     )
     same_bits(to_numpy(array), space.unpack(x), "to_array and unpack")
+
+
+@law("device_solve")
+def device_solve_reaches_its_target(case: Case) -> None:
+    """A solve inside the backend leaves b and x0 alone and gives x with the true residual asked for, or says None."""
+    u, b, start = case.links(), case.spinors(2), case.spinors(3)
+    target = {"double": 1e-9}.get(case.precision.name, 1e-4)
+    offered = False
+    for name, (definition, explicit) in served(case).items():
+        m = case.bind(definition, u)
+        for x0 in (None, start):
+            handles = [m.space.pack(a) for a in (b, start)]
+            kept = [m.space.unpack(h) for h in handles]
+            parameters = {
+                "solver": "ConjugateGradient", "tol": target, "maxiter": 2000, "targets": [target] * case.n_rhs,
+                "even_odd": False, "form": "symmetric", "parity": EVEN,
+            }  # fmt: skip
+            seen: list[np.ndarray] = []
+            answer = case.instance.solve(
+                m,
+                None,
+                handles[0],
+                None if x0 is None else handles[1],
+                parameters,
+                lambda k, r: seen.append(np.array(r)),
+            )
+            if answer is None:
+                continue
+            offered = True
+            x, said = answer
+            assert isinstance(said, Mapping), f"solve() said {said!r}, not a mapping"
+            assert all(r.shape == (case.n_rhs,) for r in seen), "callback was called with another shape than (n,)"
+            x = m.space.unpack(x)
+            for n in range(case.n_rhs):
+                r = kept[0][n : n + 1] - reference.dirac(u, x[n : n + 1], **explicit)
+                true = np.linalg.norm(r) / np.linalg.norm(b[n])
+                assert true <= 2 * target, f"{name}, column {n}: the true residual is {true:.3g}, target {target:.3g}"
+            for handle, before in zip(handles, kept):
+                same_bits(m.space.unpack(handle), before, "b or x0 after a solve")
+    if not offered:
+        raise NotApplicable(f"backend {case.backend!r} leaves this solve to the core")
 
 
 @law("describes")

@@ -4,12 +4,14 @@ Handles are sealed objects, the sites inside are in a scrambled order, columns c
 is poisoned. A core or a solver that indexes a handle, adds two of them, or goes on using one that ``axpy`` consumed,
 fails here on any laptop. ``pack`` and ``unpack`` are counted.
 
-Two records:
+Three records:
 
 ``loopback``
     the required protocol and nothing else, static (``resizable = False``): everything is derived by the core;
 ``loopback-full``
-    every optional protocol, resizable.
+    every optional protocol but whole solves, resizable;
+``loopback-solves``
+    that, and whole solves inside the backend (apart, so that the core's solvers still run on ``loopback-full``).
 
 They are never found by name unless they were asked for::
 
@@ -343,6 +345,33 @@ class FullLoopbackBackend(LoopbackBackend):
         return {"handles": "opaque", "sites": "scrambled"}
 
 
+class SolvingLoopbackBackend(FullLoopbackBackend):
+    """With whole solves: conjugate gradient on the normal equations, columns frozen as they converge."""
+
+    def solve(self, bound, inner_bound, b: Handle, x0: Handle | None, parameters, callback):
+        if inner_bound is not None:
+            return None  # mixed precision is left to the core
+        v, targets = bound.vectors, np.asarray(parameters["targets"], float)
+        x = v.zeros() if x0 is None else v.copy(x0)
+        norm_b = np.sqrt(v.norm2(b))
+        r = bound.apply_dagger(v.axpy(-1.0, bound.apply(x), v.copy(b)))
+        p, rr, iterations = v.copy(r), v.norm2(r), np.zeros(len(targets), int)
+        for k in range(int(parameters["maxiter"]) + 1):
+            true = np.sqrt(v.norm2(v.axpy(-1.0, bound.apply(x), v.copy(b)))) / np.where(norm_b > 0, norm_b, 1.0)
+            live = true > 0.9 * targets
+            if k:
+                callback(k, true)
+            if not live.any() or k == int(parameters["maxiter"]):
+                break
+            ap = bound.apply_normal(p)
+            pap = v.inner(p, ap).real
+            alpha = np.where(live & (pap > 0), rr / np.where(pap > 0, pap, 1.0), 0.0)
+            x, r, new = v.cg_update(alpha, p, ap, x, r)
+            p = v.xpay(r, np.where(live & (rr > 0), new / np.where(rr > 0, rr, 1.0), 0.0), p)
+            rr, iterations = new, iterations + live
+        return x, {"iterations": iterations, "applications": 2 * int(iterations.max(initial=0))}
+
+
 def _sum_of(space: LoopbackSpace, a, h) -> Callable[[Handle], Handle]:
     return lambda x: space.axpy(-1.0, h(x), a(x))
 
@@ -407,15 +436,20 @@ FULL_FEATURED = BackendInfo(
     features={"even_odd", "fused_dirac", "site_diagonal", "fused_blas", "exact_slices"},
     summary="for tests: opaque handles, scrambled sites, every optional protocol",
 )  # fmt: skip
+SOLVING = attrs.evolve(
+    FULL_FEATURED, name="loopback-solves", load=f"{__name__}:SolvingLoopbackBackend", rank=-102,
+    features=FULL_FEATURED.features | {"device_solve"},
+    summary="for tests: loopback-full that also solves inside",
+)  # fmt: skip
 
 
 @hookimpl
 def lqcd_register_backends():
-    return [MINIMAL, FULL_FEATURED]
+    return [MINIMAL, FULL_FEATURED, SOLVING]
 
 
 @contextmanager
-def register_loopback() -> Iterator[tuple[str, str]]:
-    """Both backends by name inside the block; yields the two names. Harmless if they are registered already."""
+def register_loopback() -> Iterator[tuple[str, str, str]]:
+    """The fake backends by name inside the block; yields their names. Harmless if they are registered already."""
     with registered(sys.modules[__name__]):
-        yield (MINIMAL.name, FULL_FEATURED.name)
+        yield (MINIMAL.name, FULL_FEATURED.name, SOLVING.name)

@@ -13,7 +13,7 @@ from lqcd_core.geometry import FULL
 from lqcd_core.registry import registered
 from lqcd_core.spaces import ArraySpace
 from lqcd_core.testing.laws import LAWS, Case, NotApplicable, check
-from lqcd_core.testing.loopback import FullLoopbackBackend, FullLoopbackSpace
+from lqcd_core.testing.loopback import FullLoopbackSpace, SolvingLoopbackBackend
 
 FAULTS = {
     # fault -> laws that must break (others may)
@@ -69,6 +69,7 @@ OPTIONAL_FAULTS = {
     "Schur complement of the other form": {"fused_operators_agree_with_derived"},
     "residual updated with the wrong sign": {"fused_updates_agree_with_axpy"},
     "norm before the update": {"fused_updates_agree_with_axpy"},
+    "solution of half the source": {"device_solve_reaches_its_target"},
     "numbers in the description": {"description_is_plain_data"},
 }
 
@@ -262,7 +263,7 @@ class FaultyFullSpace(FullLoopbackSpace):
         return super().cg_update(a, p, ap, x, r)
 
 
-class FaultyOptionalBackend(FullLoopbackBackend):
+class FaultyOptionalBackend(SolvingLoopbackBackend):
     """The loopback backend with every optional protocol, one of them wrong."""
 
     space_class = FaultyFullSpace
@@ -287,6 +288,11 @@ class FaultyOptionalBackend(FullLoopbackBackend):
         if self.fault == "Schur complement of the other form":
             terms = attrs.evolve(terms, form="symmetric")
         return super().fused(kind, terms, space)
+
+    def solve(self, bound, inner_bound, b, x0, parameters, callback):
+        if self.fault == "solution of half the source":
+            b = bound.vectors.scale(0.5, bound.vectors.copy(b))
+        return super().solve(bound, inner_bound, b, x0, parameters, callback)
 
     def describe(self):
         return {"threads": 1} if self.fault == "numbers in the description" else super().describe()

@@ -99,7 +99,10 @@ def test_a_named_backend_serves_and_the_choice_says_who_named_it():
 
 
 def test_a_named_backend_that_cannot_serve_is_an_error_with_its_reason(fakes):
-    with use_backend("fast"), pytest.raises(BackendUnavailable, match="has no single precision.*falls back in silence"):
+    with (
+        use_backend("fast"),
+        pytest.raises(BackendUnavailable, match=r"has no single precision.*falls back in silence"),
+    ):
         choose(request("single"))
     with pytest.raises(BackendUnavailable, match="no NeuronCore visible"):
         WilsonDirac(mass=0.1).bind(U, backend="absent")

@@ -1,0 +1,1 @@
+"""The smallest complete backend for lqcd-core."""

@@ -1,0 +1,5 @@
+from lqcd_core.testing.conformance import BackendConformance
+
+
+class TestExample(BackendConformance):
+    backend = "example"
