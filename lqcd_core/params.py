@@ -94,6 +94,16 @@ def _whole(least: int):
     return check
 
 
+def _flag(instance, attribute, value):
+    if not isinstance(value, bool):
+        raise ParameterError(f"{attribute.name} must be True or False, got {value!r}.")
+
+
+def _clover(instance, attribute, value):
+    if value is not None and not isinstance(value, CloverParam):
+        raise ParameterError(f"clover must be a CloverParam(csw=...), got {value!r}.")
+
+
 def _positive(instance, attribute, value):
     positive_number(attribute.name, value)
 
@@ -270,9 +280,7 @@ class InvertParam:
     """Hopping parameter 1 / (8 + 2 mass), dimensionless; None if mass is given."""
     mu: float | None = None
     """Twisted mass, lattice units; for ``twisted_mass`` only."""
-    clover: CloverParam | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(CloverParam))
-    )
+    clover: CloverParam | None = attrs.field(default=None, validator=_clover)
     """Clover coefficients."""
     nu: float = attrs.field(default=1.0, validator=_positive)
     """Bare fermion velocity of anisotropic lattices, dimensionless, positive."""
@@ -446,7 +454,7 @@ class NeuronCompileParam:
     """Directory of the compiler's files; None for the backend's cache."""
     num_neuroncores: int = attrs.field(default=1, validator=_whole(1))
     """NeuronCores to use, at least 1."""
-    inline_weights: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    inline_weights: bool = attrs.field(default=False, validator=_flag)
     """Links as constants of the graph: faster, but each configuration compiles anew."""
     sram_threshold_bytes: int | None = attrs.field(default=None, validator=attrs.validators.optional(_whole(1)))
     """Working set up to which everything is kept on chip, bytes; None for the backend's own."""

@@ -350,3 +350,29 @@ def test_spinors_and_links_must_be_complex(dtype, U):
         ColorSpinorField(G, array)
     with pytest.raises(errors.LQCDError):
         WilsonDirac(mass=0.1)(array, U.array)
+
+
+# -- moving spinors over ----------------------------------------------------------------------------------------------
+
+
+def test_spin_rotation_of_the_migration_page_turns_the_old_operator_into_ours(U, psi):
+    """The old operator, written out: periodic, with the x, y, z, t matrices on the axes t, z, y, x."""
+    old = GAMMA[::-1]
+    rotation = (GAMMA[3] - GAMMA[0]) @ (GAMMA[2] - GAMMA[1]) / 2
+    mass, links, spinor = 0.1, U.array, psi.array
+
+    def old_operator(v):
+        out = (4 + mass) * v
+        for mu in range(4):
+            u = links[..., mu, :, :]
+            ahead = np.einsum("...ab,...sb->...sa", u, np.roll(v, -1, axis=mu))
+            behind = np.roll(np.einsum("...ba,...sb->...sa", u.conj(), v), 1, axis=mu)
+            out = out - 0.5 * np.einsum("ij,...ja->...ia", np.eye(4) - old[mu], ahead)
+            out = out - 0.5 * np.einsum("ij,...ja->...ia", np.eye(4) + old[mu], behind)
+        return out
+
+    rotate = lambda v: np.einsum("ij,...ja->...ia", rotation, v)  # noqa: E731
+    ours = WilsonDirac(mass=mass, boundary="periodic")(rotate(spinor), links)
+    assert relative(ours, rotate(old_operator(spinor))) < TOL
+    # and without the rotation the two differ: the page is needed
+    assert relative(WilsonDirac(mass=mass, boundary="periodic")(spinor, links), old_operator(spinor)) > 0.1
