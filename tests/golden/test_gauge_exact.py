@@ -98,6 +98,7 @@ def test_plaquette_at_beta_3_36():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)  # six minutes on an idle core
 def test_plaquette_at_beta_6():
     # 16^4, P = 0.593678(24)
     p, error = mean_plaquette(LatticeGeometry(T=16, Z=16, Y=16, X=16), 6.0, 8, 60, 140, overrelaxation=3)
