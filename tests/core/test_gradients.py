@@ -94,6 +94,34 @@ def test_gradients_flow_through_a_batch():
         assert float((batch.grad[k] - want).norm() / want.norm()) < 2 * lqcd.PRECISIONS["double"].tolerance
 
 
+def test_gradients_flow_through_a_bound_operator():
+    links, psi, phi = tensors()
+    M = CloverWilsonDirac(mass=0.1, csw=1.3).bind(links)
+    psi.requires_grad_(True)
+    (phi.conj() * M(psi)).real.sum().backward()
+    want = M.dagger(phi)
+    assert float((psi.grad - want).norm() / want.norm()) < lqcd.PRECISIONS["double"].tolerance
+
+
+def test_gradient_of_a_solve_by_the_adjoint_identity():
+    """L = |x|^2, M x = b: dL = -Re <y, dM x> with M^dagger y = 2 x, so U.grad is that of -Re <y, M x> at fixed x, y."""
+    geometry = LatticeGeometry(T=2, Z=2, Y=2, X=2)
+    links, b, _ = tensors(geometry)
+    D = CloverWilsonDirac(mass=0.3, csw=1.0)
+    solver = lqcd.BiCGStab(tol=1e-13)
+
+    def solve(U):
+        return solver.solve(lambda v: D(v, U), b).x
+
+    x = solve(links)
+    y = solver.solve(lambda v: D.dagger(v, links), 2 * x).x
+    U = links.clone().requires_grad_(True)
+    (-(y.conj() * D(x, U)).real.sum()).backward()
+    d = direction(links, 1)
+    up, down = (float(solve(links + s * STEP * d).abs().pow(2).sum()) for s in (1, -1))
+    assert (up - down) / (2 * STEP) == pytest.approx(float((U.grad.conj() * d).real.sum()), rel=1e-5)
+
+
 OBSERVABLES = {
     "plaquette": plaquette,
     "wilson_action": lambda U: wilson_action(U, beta=5.7),
