@@ -341,7 +341,8 @@ def boundary_phase(propagator: Propagator) -> complex | None:
 
 def _time_phase(boundary) -> complex:
     first = boundary if np.isscalar(boundary) else np.asarray(boundary).reshape(-1)[0]
-    phase = complex(first)
+    # a complex number comes back from a file as {"re": ..., "im": ...}
+    phase = complex(first["re"], first["im"]) if isinstance(first, Mapping) else complex(first)
     if abs(abs(phase) - 1) > 1e-9:
         raise ParameterError(f"a boundary phase has modulus 1, got {boundary!r}.")
     return phase

@@ -153,6 +153,17 @@ def test_the_file_says_how_it_was_made(lqcd, configuration, tmp_path):
     assert p["timing"]["seconds"] > 0
 
 
+def test_a_complex_boundary_phase_survives_the_file_and_serves_the_baryons(lqcd, configuration, tmp_path):
+    from lqcd_core.hadrons import nucleon_correlator
+    from lqcd_core.io import read_correlators
+
+    words = ("--boundary", "0.6+0.8i,1,1,1", "--source-position", "1,0,0,0")
+    lqcd("propagator", configuration, *QUICK, *words, "-o", tmp_path / "s.h5")
+    lqcd("spectrum", tmp_path / "s.h5", "-c", "nucleon", "-o", tmp_path / "c", "--plot", "none", "-q")
+    want = nucleon_correlator(read_propagator(tmp_path / "s.h5"), boundary=0.6 + 0.8j)
+    np.testing.assert_allclose(read_correlators(tmp_path / "c.h5")[0]["nucleon/p_0_0_0"].values[0], want, rtol=1e-12)
+
+
 def test_a_single_precision_solve_is_stored_single(lqcd, configuration, tmp_path):
     lqcd("propagator", configuration, *QUICK, "--precision", "single", "--tol", 1e-5, "-o", tmp_path / "s.h5")
     assert read_propagator(tmp_path / "s.h5").array.dtype == np.complex64
