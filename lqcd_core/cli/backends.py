@@ -35,7 +35,7 @@ def command(verbose, json, operator, precision, lattice, nc, n_rhs, features, ba
 
     refuse_unknown(features, FEATURES, "a request")
     request = make_request(operator, precision, LatticeGeometry.from_shape(lattice, nc=nc), n_rhs, features)
-    explanation = explain_request(request, backend_choice(backend, options))
+    explanation = explain_request(request, backend_choice(backend, options), start_all=True)
     records = REGISTRY.records()
     answers = dict(explanation.rows)
     details = {name: _details(REGISTRY, records[name], dict(options) if name == backend else {}) for name in answers}

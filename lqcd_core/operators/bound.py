@@ -320,6 +320,7 @@ def explain(
 
     Examples
     --------
+    >>> from lqcd_core.operators.wilson import WilsonDirac
     >>> U = GaugeField.cold(LatticeGeometry(T=4, Z=4, Y=4, X=4))
     >>> explain(WilsonDirac(mass=0.1), U, backend="numpy").chosen
     'numpy'

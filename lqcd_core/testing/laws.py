@@ -1027,6 +1027,11 @@ def arrays_are_canonical(case: Case) -> None:
     same_bits(to_numpy(array), space.unpack(x), "to_array and unpack")
 
 
+def record_of(seen: list) -> Callable[[int, Any], None]:
+    """A callback that keeps what it is told."""
+    return lambda iteration, residuals: seen.append(np.array(residuals))
+
+
 @law("device_solve")
 def device_solve_reaches_its_target(case: Case) -> None:
     """A solve inside the backend leaves b and x0 alone and gives x with the true residual asked for, or says None."""
@@ -1049,7 +1054,7 @@ def device_solve_reaches_its_target(case: Case) -> None:
                 handles[0],
                 None if x0 is None else handles[1],
                 parameters,
-                lambda k, r: seen.append(np.array(r)),
+                record_of(seen),
             )
             if answer is None:
                 continue

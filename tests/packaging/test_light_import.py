@@ -164,3 +164,28 @@ def test_the_example_on_the_page_is_the_example_plugin():
     for path in (example / "lqcd_example" / "plugin.py", example / "tests" / "test_conformance.py"):
         code = path.read_text().split('"""')[-1].strip()
         assert code in PAGE, f"docs/write_a_backend.md and {path.name} have drifted apart"
+
+
+# -- the user's page -----------------------------------------------------------------------------------------------------
+
+CHOOSING = ROOT / "docs" / "choose_a_backend.md"
+
+
+def test_every_backend_of_this_distribution_stands_in_the_table_with_its_precisions_and_options():
+    rows = [line for line in CHOOSING.read_text().splitlines() if line.startswith("| `")]
+    table = {row.split("`")[1]: row for row in rows}
+    ours = {name: info for name, info in lqcd_core.backends().items() if "lqcd-core" in info.origin}
+    assert set(ours) == set(table)
+    for name, info in ours.items():
+        for word in (*info.precisions, *(f"`{option}`" for option in info.options)):
+            assert word in table[name], f"{word} is missing from the row of {name}"
+
+
+def test_the_explanation_on_the_page_is_what_explain_prints():
+    page = CHOOSING.read_text()
+    U = lqcd_core.GaugeField.cold(lqcd_core.LatticeGeometry(T=4, Z=4, Y=4, X=4))
+    with lqcd_core.use_backend(None):
+        told = lqcd_core.explain(lqcd_core.WilsonDirac(mass=0.1), U, precision="single", n_rhs=12)
+    if told.chosen != "torch":
+        pytest.skip(f"torch does not serve here: {dict(told.rows)['torch']}")
+    assert str(told) in page
