@@ -1,0 +1,517 @@
+// The kernels, compiled once per instruction set with -DLQCD_ISA=<name> and that set's flags.
+//
+//   H psi(x) = 1/2 sum_mu c_mu [ (1 - gamma_mu) U_mu(x) psi(x + mu) + (1 + gamma_mu) U_mu^dagger(x - mu) psi(x - mu) ]
+//
+// In the chiral basis gamma_mu = [[0, B], [B^dagger, 0]], so with S = -1 forward and +1 backward the half spinor
+//   h = psi_u + S B psi_l   (2 spins),   chi = V h  (V: the folded link, or its adjoint, halved)
+// adds chi to the upper and S B^dagger chi to the lower spins. Flops per site: 8 x 12 project, 8 x 132 multiply, 8 x 24 - 24
+// add up: 1320. Bytes per site in single: 8 x 72 links, 96 written, 96 to 768 read.
+//
+// Order of work: all eight half spinors of a site first, into 3 KiB of stack (L1); then one colour row at a time, so that
+// the 8 sums (4 spins, re and im), 4 entries of chi and 2 of the link fit in 16 registers without a spill. Per row and
+// direction: 24 multiply-adds on 18 loads, 8 additions on the other pipes.
+//
+// Everything is in an unnamed namespace: see kernels.h.
+
+#include "kernels.h"
+
+#if defined(__x86_64__) || defined(_M_X64)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#if defined(__AVX512F__)
+#define LQCD_BYTES 64
+#elif defined(__AVX2__)
+#define LQCD_BYTES 32
+#else
+#define LQCD_BYTES 16
+#endif
+
+#define LQCD_PASTE2(a, b) a##b
+#define LQCD_PASTE(a, b) LQCD_PASTE2(a, b)
+#define LQCD_TEXT2(a) #a
+#define LQCD_TEXT(a) LQCD_TEXT2(a)
+#define INLINE inline __attribute__((always_inline))
+
+namespace {
+
+using lqcd_native::DiagonalArgs;
+using lqcd_native::HopArgs;
+
+template <class R>
+struct Lanes;
+
+template <>
+struct Lanes<float> {
+  static constexpr int n = LQCD_BYTES / 4;
+  typedef float V __attribute__((vector_size(LQCD_BYTES)));
+  typedef double Wide __attribute__((vector_size(2 * LQCD_BYTES)));
+};
+
+template <>
+struct Lanes<double> {
+  static constexpr int n = LQCD_BYTES / 8;
+  typedef double V __attribute__((vector_size(LQCD_BYTES)));
+  typedef double Wide __attribute__((vector_size(LQCD_BYTES)));
+};
+
+template <class V, class R>
+INLINE V broadcast(R a) {
+  return V{} + a;
+}
+
+// -- lane permutation --------------------------------------------------------------------------------------------------
+
+struct Shuffle {
+#if LQCD_BYTES == 64
+  __m512i index;
+#elif LQCD_BYTES == 32
+  __m256i index;
+#elif defined(__SSSE3__)
+  __m128i index;
+#elif defined(__aarch64__)
+  uint8x16_t index;
+#else
+  unsigned char index[16];
+#endif
+};
+
+// lanes[l]: the lane that lane l reads. Kept as 4-byte units (AVX) or bytes, so that float and double share the code.
+template <class R>
+INLINE Shuffle make_shuffle(const int32_t* lanes) {
+  Shuffle s;
+  constexpr int n = Lanes<R>::n;
+#if LQCD_BYTES >= 32
+  constexpr int unit = sizeof(R) / 4;
+  int32_t units[LQCD_BYTES / 4];
+  for (int l = 0; l < n; ++l)
+    for (int k = 0; k < unit; ++k) units[l * unit + k] = lanes[l] * unit + k;
+  __builtin_memcpy(&s.index, units, sizeof(units));
+#else
+  constexpr int unit = sizeof(R);
+  unsigned char units[16];
+  for (int l = 0; l < n; ++l)
+    for (int k = 0; k < unit; ++k) units[l * unit + k] = static_cast<unsigned char>(lanes[l] * unit + k);
+  __builtin_memcpy(&s.index, units, sizeof(units));
+#endif
+  return s;
+}
+
+template <class V>
+INLINE V shuffle(V v, const Shuffle& s) {
+#if LQCD_BYTES == 64
+  return (V)_mm512_permutexvar_ps(s.index, (__m512)v);
+#elif LQCD_BYTES == 32
+  return (V)_mm256_permutevar8x32_ps((__m256)v, s.index);
+#elif defined(__SSSE3__)
+  return (V)_mm_shuffle_epi8((__m128i)v, s.index);
+#elif defined(__aarch64__)
+  return (V)vqtbl1q_u8((uint8x16_t)v, s.index);
+#else
+  unsigned char in[16], out[16];
+  __builtin_memcpy(in, &v, 16);
+  for (int k = 0; k < 16; ++k) out[k] = in[s.index[k]];
+  __builtin_memcpy(&v, out, 16);
+  return v;
+#endif
+}
+
+template <class V>
+INLINE void store(V* to, V v, bool stream) {
+#if LQCD_BYTES == 64
+  if (stream) return _mm512_stream_ps(reinterpret_cast<float*>(to), (__m512)v);
+#elif LQCD_BYTES == 32
+  if (stream) return _mm256_stream_ps(reinterpret_cast<float*>(to), (__m256)v);
+#elif defined(__SSE__)
+  if (stream) return _mm_stream_ps(reinterpret_cast<float*>(to), (__m128)v);
+#endif
+  *to = v;
+}
+
+INLINE void store_fence() {
+#if defined(__SSE__)
+  _mm_sfence();
+#endif
+}
+
+// -- projection and reconstruction -------------------------------------------------------------------------------------
+
+template <int S, class V>
+INLINE V plus(V a, V b) {
+  return S > 0 ? a + b : a - b;
+}
+
+enum { T, Z, Y, X };
+
+// h[s][b] from psi[spin][colour][re, im]; B of t, z, y, x is 1, i sigma_3, - i sigma_2, i sigma_1.
+template <int MU, int S, class V>
+INLINE void project(const V* __restrict__ p, V* __restrict__ h) {
+  for (int b = 0; b < 3; ++b) {
+    const V r0 = p[2 * b], i0 = p[2 * b + 1], r1 = p[6 + 2 * b], i1 = p[7 + 2 * b];
+    const V r2 = p[12 + 2 * b], i2 = p[13 + 2 * b], r3 = p[18 + 2 * b], i3 = p[19 + 2 * b];
+    V *h0 = h + 2 * b, *h1 = h + 6 + 2 * b;
+    if (MU == T) {
+      h0[0] = plus<S>(r0, r2), h0[1] = plus<S>(i0, i2), h1[0] = plus<S>(r1, r3), h1[1] = plus<S>(i1, i3);
+    } else if (MU == Z) {
+      h0[0] = plus<-S>(r0, i2), h0[1] = plus<S>(i0, r2), h1[0] = plus<S>(r1, i3), h1[1] = plus<-S>(i1, r3);
+    } else if (MU == Y) {
+      h0[0] = plus<-S>(r0, r3), h0[1] = plus<-S>(i0, i3), h1[0] = plus<S>(r1, r2), h1[1] = plus<S>(i1, i2);
+    } else {
+      h0[0] = plus<-S>(r0, i3), h0[1] = plus<S>(i0, r3), h1[0] = plus<-S>(r1, i2), h1[1] = plus<S>(i1, r2);
+    }
+  }
+}
+
+template <int MU, int S, class V>
+INLINE void project_neighbour(const V* p, V* h, bool crosses, const Shuffle& s) {
+  project<MU, S>(p, h);
+  if (__builtin_expect(crosses, 0))
+    for (int k = 0; k < 12; ++k) h[k] = shuffle(h[k], s);
+}
+
+// One colour row of one direction: chi_s = sum_b V_b h[s][b], added to o[spin][re, im].
+template <int MU, int S, class V>
+INLINE void multiply_add(const V* __restrict__ u, const V* __restrict__ h, V* __restrict__ o) {
+  V ur = u[0], ui = u[1];
+  V c0r = ur * h[0], c0i = ur * h[1], c1r = ur * h[6], c1i = ur * h[7];
+  c0r -= ui * h[1], c0i += ui * h[0], c1r -= ui * h[7], c1i += ui * h[6];
+  for (int b = 1; b < 3; ++b) {
+    ur = u[2 * b], ui = u[2 * b + 1];
+    const V h0r = h[2 * b], h0i = h[2 * b + 1], h1r = h[6 + 2 * b], h1i = h[7 + 2 * b];
+    c0r += ur * h0r, c0i += ur * h0i, c1r += ur * h1r, c1i += ur * h1i;
+    c0r -= ui * h0i, c0i += ui * h0r, c1r -= ui * h1i, c1i += ui * h1r;
+  }
+  o[0] += c0r, o[1] += c0i, o[2] += c1r, o[3] += c1i;
+  if (MU == T) {
+    o[4] = plus<S>(o[4], c0r), o[5] = plus<S>(o[5], c0i), o[6] = plus<S>(o[6], c1r), o[7] = plus<S>(o[7], c1i);
+  } else if (MU == Z) {  // B^dagger = diag(-i, i)
+    o[4] = plus<S>(o[4], c0i), o[5] = plus<-S>(o[5], c0r), o[6] = plus<-S>(o[6], c1i), o[7] = plus<S>(o[7], c1r);
+  } else if (MU == Y) {
+    o[4] = plus<S>(o[4], c1r), o[5] = plus<S>(o[5], c1i), o[6] = plus<-S>(o[6], c0r), o[7] = plus<-S>(o[7], c0i);
+  } else {  // B^dagger = - i sigma_1
+    o[4] = plus<S>(o[4], c1i), o[5] = plus<-S>(o[5], c1r), o[6] = plus<S>(o[6], c0i), o[7] = plus<-S>(o[7], c0r);
+  }
+}
+
+// H psi at one vector site, into acc[spin][colour][re, im]. D = -1 for H, +1 for gamma5 H gamma5 (projectors swapped).
+template <class R, int D>
+INLINE void hop_site(const typename Lanes<R>::V* links, const typename Lanes<R>::V* psi, const int32_t* nbr, unsigned cross,
+                     const Shuffle* s, typename Lanes<R>::V* __restrict__ acc) {
+  using V = typename Lanes<R>::V;
+  V h[8 * 12];
+  project_neighbour<T, D>(psi + 24 * int64_t(nbr[0]), h, cross & 1, s[0]);
+  project_neighbour<T, -D>(psi + 24 * int64_t(nbr[1]), h + 12, cross & 2, s[1]);
+  project_neighbour<Z, D>(psi + 24 * int64_t(nbr[2]), h + 24, cross & 4, s[2]);
+  project_neighbour<Z, -D>(psi + 24 * int64_t(nbr[3]), h + 36, cross & 8, s[3]);
+  project_neighbour<Y, D>(psi + 24 * int64_t(nbr[4]), h + 48, cross & 16, s[4]);
+  project_neighbour<Y, -D>(psi + 24 * int64_t(nbr[5]), h + 60, cross & 32, s[5]);
+  project_neighbour<X, D>(psi + 24 * int64_t(nbr[6]), h + 72, cross & 64, s[6]);
+  project_neighbour<X, -D>(psi + 24 * int64_t(nbr[7]), h + 84, cross & 128, s[7]);
+  for (int a = 0; a < 3; ++a) {
+    const V* u = links + 48 * a;
+    V o[8] = {};
+    multiply_add<T, D>(u, h, o);
+    multiply_add<T, -D>(u + 6, h + 12, o);
+    multiply_add<Z, D>(u + 12, h + 24, o);
+    multiply_add<Z, -D>(u + 18, h + 36, o);
+    multiply_add<Y, D>(u + 24, h + 48, o);
+    multiply_add<Y, -D>(u + 30, h + 60, o);
+    multiply_add<X, D>(u + 36, h + 72, o);
+    multiply_add<X, -D>(u + 42, h + 84, o);
+    for (int spin = 0; spin < 4; ++spin) acc[6 * spin + 2 * a] = o[2 * spin], acc[6 * spin + 2 * a + 1] = o[2 * spin + 1];
+  }
+}
+
+// -- site-diagonal term ------------------------------------------------------------------------------------------------
+
+// out = D in at one vector site (24 vectors). hermitian: per chirality 6 real diagonal entries, then re and im of the
+// entries (i, j < i) row by row. general: re and im of all 36 entries row by row.
+template <class R>
+INLINE void diagonal_site(const DiagonalArgs& d, int64_t site, const typename Lanes<R>::V* __restrict__ in,
+                          typename Lanes<R>::V* __restrict__ out) {
+  using V = typename Lanes<R>::V;
+  if (d.kind == DiagonalArgs::scalar) {
+    const double* factor[2] = {d.upper, d.lower};
+    for (int c = 0; c < 2; ++c) {
+      const V re = broadcast<V>(R(factor[c][0])), im = broadcast<V>(R(factor[c][1]));
+      if (factor[c][1] == 0)
+        for (int k = 0; k < 12; ++k) out[12 * c + k] = re * in[12 * c + k];
+      else
+        for (int k = 0; k < 12; k += 2) {
+          const V xr = in[12 * c + k], xi = in[12 * c + k + 1];
+          out[12 * c + k] = re * xr - im * xi, out[12 * c + k + 1] = re * xi + im * xr;
+        }
+    }
+    return;
+  }
+  const V* blocks = static_cast<const V*>(d.blocks);
+  for (int c = 0; c < 2; ++c) {
+    const V* x = in + 12 * c;
+    V* y = out + 12 * c;
+    if (d.kind == DiagonalArgs::hermitian) {
+      const V* b = blocks + (site * 2 + c) * 36;
+      for (int i = 0; i < 6; ++i) y[2 * i] = b[i] * x[2 * i], y[2 * i + 1] = b[i] * x[2 * i + 1];
+      if (d.twist != 0) {
+        const V mu = broadcast<V>(R(c == 0 ? d.twist : -d.twist));
+        for (int i = 0; i < 6; ++i) y[2 * i] -= mu * x[2 * i + 1], y[2 * i + 1] += mu * x[2 * i];
+      }
+      b += 6;
+      for (int i = 1; i < 6; ++i) {
+        V yr = y[2 * i], yi = y[2 * i + 1];
+        const V xr = x[2 * i], xi = x[2 * i + 1];
+        for (int j = 0; j < i; ++j, b += 2) {
+          const V re = b[0], im = b[1];
+          yr += re * x[2 * j], yi += re * x[2 * j + 1];
+          yr -= im * x[2 * j + 1], yi += im * x[2 * j];
+          y[2 * j] += re * xr, y[2 * j + 1] += re * xi;  // and its conjugate on the other side
+          y[2 * j] += im * xi, y[2 * j + 1] -= im * xr;
+        }
+        y[2 * i] = yr, y[2 * i + 1] = yi;
+      }
+    } else {
+      const V* b = blocks + (site * 2 + c) * 72;
+      for (int i = 0; i < 6; ++i) {
+        V yr = {}, yi = {};
+        for (int j = 0; j < 6; ++j, b += 2) {
+          yr += b[0] * x[2 * j], yi += b[0] * x[2 * j + 1];
+          yr -= b[1] * x[2 * j + 1], yi += b[1] * x[2 * j];
+        }
+        y[2 * i] = yr, y[2 * i + 1] = yi;
+      }
+    }
+  }
+}
+
+template <class R>
+void diagonal(const DiagonalArgs& d, const void* x, void* y, int64_t begin, int64_t end) {
+  using V = typename Lanes<R>::V;
+  const V* in = static_cast<const V*>(x);
+  V* out = static_cast<V*>(y);
+  for (int64_t s = begin; s < end; ++s) diagonal_site<R>(d, s, in + 24 * s, out + 24 * s);
+}
+
+// -- the loop over sites -----------------------------------------------------------------------------------------------
+
+template <class R, int D, int E, bool STREAM>
+void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
+  using V = typename Lanes<R>::V;
+  Shuffle shuffles[8];
+  for (int d = 0; d < 8; ++d) shuffles[d] = make_shuffle<R>(a.lane_map + d * Lanes<R>::n);
+  const V* links = static_cast<const V*>(a.links);
+  for (int first = 0; first < a.groups; first += a.block) {
+    const int last = first + a.block < a.groups ? first + a.block : a.groups;
+    for (int64_t s = begin; s < end; ++s) {
+      for (int g = first; g < last; ++g) {
+        V acc[24], result[24];
+        hop_site<R, D>(links + 144 * s, static_cast<const V*>(a.in[g]), a.nbr + 8 * s, a.cross[s], shuffles, acc);
+        V* out = static_cast<V*>(a.out[g]) + 24 * s;
+        if (E == lqcd_native::plain) {
+          for (int k = 0; k < 24; ++k) store(out + k, acc[k], STREAM);
+          continue;
+        }
+        const V* x = E == lqcd_native::times_diagonal ? nullptr : static_cast<const V*>(a.x[g]) + 24 * s;
+        diagonal_site<R>(a.diagonal, s, E == lqcd_native::diagonal_minus ? x : acc, result);
+        for (int k = 0; k < 24; ++k) {
+          V r = result[k];
+          if (E == lqcd_native::diagonal_minus) r = r - acc[k];
+          if (E == lqcd_native::one_minus) r = x[k] - r;
+          store(out + k, r, STREAM);
+        }
+      }
+    }
+  }
+  if (STREAM) store_fence();  // other threads read what was stored around the cache
+}
+
+template <class R, int D, int E>
+void hop_stores(const HopArgs& a, int64_t begin, int64_t end) {
+  a.stream ? hop_loop<R, D, E, true>(a, begin, end) : hop_loop<R, D, E, false>(a, begin, end);
+}
+
+template <class R, int D>
+void hop_epilogue(const HopArgs& a, int64_t begin, int64_t end) {
+  switch (a.epilogue) {
+    case lqcd_native::plain: return hop_stores<R, D, lqcd_native::plain>(a, begin, end);
+    case lqcd_native::times_diagonal: return hop_stores<R, D, lqcd_native::times_diagonal>(a, begin, end);
+    case lqcd_native::diagonal_minus: return hop_stores<R, D, lqcd_native::diagonal_minus>(a, begin, end);
+    default: return hop_stores<R, D, lqcd_native::one_minus>(a, begin, end);
+  }
+}
+
+template <class R>
+void hop(const HopArgs& a, int64_t begin, int64_t end) {
+  a.dagger ? hop_epilogue<R, +1>(a, begin, end) : hop_epilogue<R, -1>(a, begin, end);
+}
+
+// -- linear algebra ----------------------------------------------------------------------------------------------------
+
+template <class R>
+struct Scalar {
+  using V = typename Lanes<R>::V;
+  V re, im;
+  explicit INLINE Scalar(const void* a) : re(static_cast<const V*>(a)[0]), im(static_cast<const V*>(a)[1]) {}
+};
+
+template <class R>
+INLINE typename Lanes<R>::Wide widen(typename Lanes<R>::V v) {
+  return __builtin_convertvector(v, typename Lanes<R>::Wide);
+}
+
+template <bool REAL, class R, class V>
+INLINE void add_scaled(const Scalar<R>& a, V xr, V xi, V& yr, V& yi) {
+  yr += a.re * xr, yi += a.re * xi;
+  if (!REAL) yr -= a.im * xi, yi += a.im * xr;
+}
+
+template <class R, bool REAL>
+INLINE void axpy_loop(int64_t nv, const Scalar<R> a, const void* x, void* y) {
+  using V = typename Lanes<R>::V;
+  const V* in = static_cast<const V*>(x);
+  V* out = static_cast<V*>(y);
+  for (int64_t k = 0; k < 24 * nv; k += 2) {
+    V yr = out[k], yi = out[k + 1];
+    add_scaled<REAL, R>(a, in[k], in[k + 1], yr, yi);
+    out[k] = yr, out[k + 1] = yi;
+  }
+}
+
+template <class R>
+void axpy(int64_t nv, const void* a, bool real, const void* x, void* y) {
+  const Scalar<R> s(a);
+  real ? axpy_loop<R, true>(nv, s, x, y) : axpy_loop<R, false>(nv, s, x, y);
+}
+
+template <class R, bool REAL>
+INLINE void xpay_loop(int64_t nv, const Scalar<R> a, const void* x, void* y) {
+  using V = typename Lanes<R>::V;
+  const V* in = static_cast<const V*>(x);
+  V* out = static_cast<V*>(y);
+  for (int64_t k = 0; k < 24 * nv; k += 2) {
+    V r = in[k], i = in[k + 1];
+    add_scaled<REAL, R>(a, out[k], out[k + 1], r, i);
+    out[k] = r, out[k + 1] = i;
+  }
+}
+
+template <class R>
+void xpay(int64_t nv, const void* a, bool real, const void* x, void* y) {
+  const Scalar<R> s(a);
+  real ? xpay_loop<R, true>(nv, s, x, y) : xpay_loop<R, false>(nv, s, x, y);
+}
+
+template <class R>
+void scale(int64_t nv, const void* a, bool real, void* x) {
+  using V = typename Lanes<R>::V;
+  const Scalar<R> s(a);
+  V* v = static_cast<V*>(x);
+  for (int64_t k = 0; k < 24 * nv; k += 2) {
+    const V r = v[k], i = v[k + 1];
+    v[k] = real ? s.re * r : s.re * r - s.im * i;
+    v[k + 1] = real ? s.re * i : s.re * i + s.im * r;
+  }
+}
+
+template <class R>
+void gamma5(int64_t nv, const void* x, void* y) {
+  using V = typename Lanes<R>::V;
+  const V* in = static_cast<const V*>(x);
+  V* out = static_cast<V*>(y);
+  for (int64_t s = 0; s < nv; ++s, in += 24, out += 24) {
+    for (int k = 0; k < 12; ++k) out[k] = in[k];
+    for (int k = 12; k < 24; ++k) out[k] = -in[k];
+  }
+}
+
+// Sums run in double, lane by lane, in four chains of fixed order: the bits depend on the layout alone.
+template <class R>
+void dot(int64_t nv, const void* x, const void* y, double* sums) {
+  using V = typename Lanes<R>::V;
+  using Wide = typename Lanes<R>::Wide;
+  const V *a = static_cast<const V*>(x), *b = static_cast<const V*>(y);
+  Wide re0 = {}, re1 = {}, im0 = {}, im1 = {};
+  for (int64_t k = 0; k < 24 * nv; k += 2) {
+    const Wide xr = widen<R>(a[k]), xi = widen<R>(a[k + 1]), yr = widen<R>(b[k]), yi = widen<R>(b[k + 1]);
+    re0 += xr * yr, re1 += xi * yi, im0 += xr * yi, im1 += xi * yr;
+  }
+  const Wide re = re0 + re1, im = im0 - im1;
+  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = re[l], sums[Lanes<R>::n + l] = im[l];
+}
+
+template <class R>
+void norm2(int64_t nv, const void* x, double* sums) {
+  using V = typename Lanes<R>::V;
+  using Wide = typename Lanes<R>::Wide;
+  const V* a = static_cast<const V*>(x);
+  Wide c0 = {}, c1 = {}, c2 = {}, c3 = {};
+  for (int64_t k = 0; k < 24 * nv; k += 4) {
+    const Wide r0 = widen<R>(a[k]), i0 = widen<R>(a[k + 1]), r1 = widen<R>(a[k + 2]), i1 = widen<R>(a[k + 3]);
+    c0 += r0 * r0, c1 += i0 * i0, c2 += r1 * r1, c3 += i1 * i1;
+  }
+  const Wide sum = (c0 + c1) + (c2 + c3);
+  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+}
+
+template <class R, bool REAL>
+INLINE void axpy_norm2_loop(int64_t nv, const Scalar<R> a, const void* x, void* y, double* sums) {
+  using V = typename Lanes<R>::V;
+  using Wide = typename Lanes<R>::Wide;
+  const V* in = static_cast<const V*>(x);
+  V* out = static_cast<V*>(y);
+  Wide c[4] = {};
+  for (int64_t k = 0; k < 24 * nv; k += 4)
+    for (int m = 0; m < 4; m += 2) {
+      V yr = out[k + m], yi = out[k + m + 1];
+      add_scaled<REAL, R>(a, in[k + m], in[k + m + 1], yr, yi);
+      out[k + m] = yr, out[k + m + 1] = yi;
+      const Wide r = widen<R>(yr), i = widen<R>(yi);
+      c[m] += r * r, c[m + 1] += i * i;
+    }
+  const Wide sum = (c[0] + c[1]) + (c[2] + c[3]);
+  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+}
+
+template <class R>
+void axpy_norm2(int64_t nv, const void* a, bool real, const void* x, void* y, double* sums) {
+  const Scalar<R> s(a);
+  real ? axpy_norm2_loop<R, true>(nv, s, x, y, sums) : axpy_norm2_loop<R, false>(nv, s, x, y, sums);
+}
+
+template <class R, bool REAL>
+INLINE void cg_update_loop(int64_t nv, const Scalar<R> a, const void* p, const void* ap, void* x, void* r, double* sums) {
+  using V = typename Lanes<R>::V;
+  using Wide = typename Lanes<R>::Wide;
+  const V *pv = static_cast<const V*>(p), *av = static_cast<const V*>(ap);
+  V *xv = static_cast<V*>(x), *rv = static_cast<V*>(r);
+  Wide c[4] = {};
+  for (int64_t k = 0; k < 24 * nv; k += 4)
+    for (int m = 0; m < 4; m += 2) {
+      V xr = xv[k + m], xi = xv[k + m + 1], rr = rv[k + m], ri = rv[k + m + 1];
+      add_scaled<REAL, R>(a, pv[k + m], pv[k + m + 1], xr, xi);
+      add_scaled<REAL, R>(a, -av[k + m], -av[k + m + 1], rr, ri);
+      xv[k + m] = xr, xv[k + m + 1] = xi, rv[k + m] = rr, rv[k + m + 1] = ri;
+      const Wide wr = widen<R>(rr), wi = widen<R>(ri);
+      c[m] += wr * wr, c[m + 1] += wi * wi;
+    }
+  const Wide sum = (c[0] + c[1]) + (c[2] + c[3]);
+  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+}
+
+template <class R>
+void cg_update(int64_t nv, const void* a, bool real, const void* p, const void* ap, void* x, void* r, double* sums) {
+  const Scalar<R> s(a);
+  real ? cg_update_loop<R, true>(nv, s, p, ap, x, r, sums) : cg_update_loop<R, false>(nv, s, p, ap, x, r, sums);
+}
+
+#define LQCD_OPS(R)                                                                                              \
+  {                                                                                                              \
+    Lanes<R>::n, hop<R>, diagonal<R>, axpy<R>, xpay<R>, scale<R>, gamma5<R>, dot<R>, norm2<R>, axpy_norm2<R>,     \
+        cg_update<R>                                                                                             \
+  }
+
+const lqcd_native::KernelTable table = {LQCD_TEXT(LQCD_ISA), LQCD_OPS(float), LQCD_OPS(double)};
+
+}  // namespace
+
+extern "C" const lqcd_native::KernelTable* LQCD_PASTE(lqcd_native_kernels_, LQCD_ISA)() { return &table; }

@@ -1,0 +1,69 @@
+// The border between code compiled once and kernels compiled once per instruction set: plain data and function pointers
+// only. A kernel file must share no inline function with the rest (the linker would keep one copy, perhaps the one that
+// needs AVX-512, for everybody), so nothing here has a body.
+#pragma once
+
+#include <cstdint>
+
+namespace lqcd_native {
+
+// A site-diagonal term s + B + i mu gamma5, ready for a layout.
+struct DiagonalArgs {
+  enum Kind : int32_t { scalar = 0, hermitian = 1, general = 2 };
+  int32_t kind;
+  double upper[2], lower[2];  // scalar kind: the complex factors of spins 0, 1 and of spins 2, 3
+  double twist;               // hermitian kind: mu, added as + i mu on spins 0, 1 and - i mu on spins 2, 3
+  const void* blocks;         // [vsite][chirality][36 or 72][lane]; see diagonal_site in kernels.cpp
+};
+
+// What becomes of H psi before it is stored: no pass of its own, no field in between.
+enum Epilogue : int32_t {
+  plain = 0,           // H psi
+  times_diagonal = 1,  // D H psi
+  diagonal_minus = 2,  // D x - H psi
+  one_minus = 3,       // x - D H psi
+};
+
+struct HopArgs {
+  const void* links;        // [vsite][colour row a][direction 8][colour column b][re, im][lane], halved, phases folded
+  const int32_t* nbr;       // [vsite][8]: vector site of the neighbour, order t+ t- z+ z- y+ y- x+ x-
+  const uint8_t* cross;     // [vsite]: bit d set if direction d leaves the sub-lattice, so that lanes move
+  const int32_t* lane_map;  // [8][lane]: the lane that a lane reads from in direction d
+  const void* const* in;    // one pointer per group of columns
+  void* const* out;
+  const void* const* x;     // for the epilogues with x, else null
+  int32_t groups;           // groups of columns
+  int32_t block;            // groups that share a link while it is in cache
+  int32_t epilogue;
+  int32_t dagger;           // gamma5 H gamma5 instead of H
+  int32_t stream;           // store around the cache
+  DiagonalArgs diagonal;
+};
+
+// Kernels of one real type. `nv` counts vector sites (24 vectors each); `a` is [re, im][lane] of that real type.
+struct Ops {
+  int32_t lanes;
+  void (*hop)(const HopArgs&, int64_t begin, int64_t end);
+  void (*diagonal)(const DiagonalArgs&, const void* x, void* y, int64_t begin, int64_t end);
+  void (*axpy)(int64_t nv, const void* a, bool real, const void* x, void* y);                  // y += a x
+  void (*xpay)(int64_t nv, const void* a, bool real, const void* x, void* y);                  // y = x + a y
+  void (*scale)(int64_t nv, const void* a, bool real, void* x);                                // x *= a
+  void (*gamma5)(int64_t nv, const void* x, void* y);                                          // y = gamma5 x
+  void (*dot)(int64_t nv, const void* x, const void* y, double* sums);                         // [re, im][lane]
+  void (*norm2)(int64_t nv, const void* x, double* sums);                                      // [lane]
+  void (*axpy_norm2)(int64_t nv, const void* a, bool real, const void* x, void* y, double* sums);
+  void (*cg_update)(int64_t nv, const void* a, bool real, const void* p, const void* ap, void* x, void* r, double* sums);
+};
+
+struct KernelTable {
+  const char* name;
+  Ops f32, f64;
+};
+
+}  // namespace lqcd_native
+
+extern "C" {
+const lqcd_native::KernelTable* lqcd_native_kernels_baseline();
+const lqcd_native::KernelTable* lqcd_native_kernels_avx2();
+const lqcd_native::KernelTable* lqcd_native_kernels_avx512();
+}

@@ -1,0 +1,256 @@
+r"""The backend ``native``: what the core asks for, put together from compiled kernels.
+
+Every operator is one or two passes of the hopping kernel with an epilogue, so that no field exists that need not:
+
+.. math:: M = A - H,\qquad M^\dagger = A^\dagger - \gamma_5 H\gamma_5
+.. math:: \hat M_{\rm asym} = A_p - H_{pq}(A_q^{-1}H_{qp}),\qquad \hat M_{\rm sym} = 1 - A_p^{-1}H_{pq}(A_q^{-1}H_{qp})
+
+where the bracket is one pass and the rest another; gamma5 H gamma5 is the same kernel with the projectors exchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from lqcd_core.backend import DiracTerms, Handle, Links, Request, SiteDiagonal
+from lqcd_core.errors import BackendUnavailable
+from lqcd_core.geometry import FULL, LatticeGeometry
+from lqcd_core.precision import Precision
+
+from . import _native
+from .plugin import INSTRUCTION_SETS
+from .space import NativeSpace
+
+ISA_VARIABLE = "LQCD_NATIVE_ISA"
+"""Environment variable that forces an instruction set."""
+
+
+class NativeBackend:
+    """See the module.
+
+    Parameters
+    ----------
+    threads, isa, block, tile, stores
+        See ``lqcd backends -v``, or the record in :mod:`lqcd_native.plugin`.
+
+    Raises
+    ------
+    BackendUnavailable
+        If the processor runs none of the instruction sets built, or not the one that is forced.
+    """
+
+    def __init__(self, threads=None, isa=None, block=None, tile=None, stores="auto"):
+        self.threads = threads or default_threads()
+        self.isa = choose_isa(isa)
+        self._block, self._tile, self._stores = block, tile, stores
+        self._lock = threading.Lock()
+        self._layouts: Any = weakref.WeakValueDictionary()
+        self._links: Any = weakref.WeakValueDictionary()
+        self._diagonals: Any = weakref.WeakKeyDictionary()
+
+    # -- spaces -------------------------------------------------------------------------------------------------------
+
+    def space(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int = 1, parity=FULL) -> NativeSpace:
+        if parity is not FULL:
+            geometry._need_parity()
+        return NativeSpace(geometry, precision, n_rhs, parity, self._layout(geometry, precision, parity), self.threads)
+
+    def _layout(self, geometry: LatticeGeometry, precision: Precision, parity) -> Any:
+        key = (geometry.shape, precision.name, parity)
+        with self._lock:
+            layout = self._layouts.get(key)
+            if layout is None:
+                layout = _native.Layout(
+                    list(geometry.shape), -1 if parity is FULL else parity, precision.arithmetic == "float64", self.isa
+                )
+                self._layouts[key] = layout
+            return layout
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def hopping(self, links: Links, space: NativeSpace) -> Callable[[Handle], Handle]:
+        return self._hop(links, space, space, _native.PLAIN)
+
+    def parity_hopping(self, links: Links, target: NativeSpace) -> Callable[[Handle], Handle]:
+        return self._hop(links, self._other(target), target, _native.PLAIN)
+
+    def site_diagonal(self, term: SiteDiagonal, space: NativeSpace) -> Callable[[Handle], Handle]:
+        packed, apply = self._pack_diagonal(term, space), space.algebra.apply_diagonal
+        return lambda x: apply(packed, x)
+
+    def fused(self, kind: str, terms: DiracTerms, space: NativeSpace) -> Callable[[Handle], Handle] | None:
+        if kind == "MdagM":
+            m, m_dagger = self.fused("M", terms, space), self.fused("Mdag", terms, space)
+            return lambda x: m_dagger(m(x))
+        if kind in ("M", "Mdag"):
+            dagger = kind == "Mdag"
+            a = self._diagonal(terms.diagonal, space, dagger=dagger)
+            return self._hop(terms.links, space, space, _native.DIAGONAL_MINUS, a, dagger)
+        if kind == "schur_normal":
+            m, m_dagger = self.fused("schur", terms, space), self.fused("schur_dag", terms, space)
+            return lambda x: m_dagger(m(x))
+        if kind in ("schur", "schur_dag"):
+            return self._schur(terms, space, dagger=kind == "schur_dag")
+        return None
+
+    def _schur(self, terms: DiracTerms, space: NativeSpace, dagger: bool) -> Callable[[Handle], Handle]:
+        other = self._other(space)
+        a_q_inverse = self._diagonal(terms.diagonal, other, inverse=True, dagger=dagger)
+        down = self._hop(terms.links, space, other, _native.TIMES_DIAGONAL, a_q_inverse, dagger)
+        if terms.form == "asymmetric":
+            a_p = self._diagonal(terms.diagonal, space, dagger=dagger)
+            up = self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, a_p, dagger)
+            return lambda x: up(down(x), x)
+        a_p_inverse = self._diagonal(terms.diagonal, space, inverse=True, dagger=dagger)
+        # A number commutes with H, so A^-1 may stay in the last pass of the adjoint too.
+        commutes = terms.diagonal.blocks is None and terms.diagonal.twist == 0
+        if not dagger or commutes:
+            up = self._hop(terms.links, other, space, _native.ONE_MINUS, a_p_inverse, dagger)
+            return lambda x: up(down(x), x)
+        one = space.algebra.scalar_diagonal(1.0, 0.0)
+        up = self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, one, dagger)
+        apply = space.algebra.apply_diagonal
+        return lambda x: up(down(apply(a_p_inverse, x)), x)
+
+    def _other(self, space: NativeSpace) -> NativeSpace:
+        return self.space(space.geometry, space.precision, space.n_rhs, 1 - space.parity)
+
+    def _hop(self, links: Links, source: NativeSpace, target: NativeSpace, epilogue: int, diagonal=None, dagger=False):
+        block, tile, stream = self._schedule(target)
+        return _native.Hop(
+            self._pack_links(links, target), source.layout, epilogue, diagonal, dagger, self.threads, block, tile, stream
+        )
+
+    def _schedule(self, space: NativeSpace) -> tuple[int, int, int]:
+        """Right-hand sides per block, vector sites per tile, and whether to store around the cache."""
+        layout = space.layout
+        block = self._block or 4
+        tile = self._tile or 64
+        groups = layout.groups(space.n_rhs)
+        if self._stores == "auto":
+            links = layout.vsites * 144 * layout.lanes * (8 if space.precision.arithmetic == "float64" else 4)
+            stream = links + 2 * groups * layout.group_bytes > CACHE_BYTES
+        else:
+            stream = self._stores == "stream"
+        return block, tile, int(stream)
+
+    # -- what depends on the links alone ------------------------------------------------------------------------------
+
+    def _pack_links(self, links: Links, space: NativeSpace) -> Any:
+        """Links landing on a space; the operators of one bind share them."""
+        key = (links.digest, links.phases, links.coefficients, space.geometry.shape, space.precision.name, space.parity)
+        with self._lock:
+            packed = self._links.get(key) if links.digest else None
+        if packed is None:
+            array = np.ascontiguousarray(links.array)
+            packed = space.algebra.links(array, [complex(p) for p in links.phases], [float(c) for c in links.coefficients])
+            with self._lock:
+                self._links[key] = packed
+        return packed
+
+    def _diagonal(self, term: SiteDiagonal, space: NativeSpace, inverse=False, dagger=False) -> Any:
+        """The full-lattice term, or its inverse or adjoint, on a space; kept as long as the term lives."""
+        dagger = dagger and not (term.twist == 0 and term.hermitian_blocks and np.imag(term.scalar) == 0)
+        with self._lock:
+            kept = self._diagonals.setdefault(term, {})
+        key = (space.precision.name, space.parity, inverse, dagger)
+        if key not in kept:
+            made = term.on_parity(space.geometry, space.parity)
+            made = made.inverse() if inverse else made
+            kept[key] = self._pack_diagonal(made.dagger() if dagger else made, space)
+        return kept[key]
+
+    @staticmethod
+    def _pack_diagonal(term: SiteDiagonal, space: NativeSpace) -> Any:
+        algebra = space.algebra
+        if term.blocks is None:
+            return algebra.scalar_diagonal(complex(term.scalar), float(term.twist))
+        if term.hermitian_blocks and np.imag(term.scalar) == 0:
+            blocks, scalar, twist, hermitian = term.blocks, float(np.real(term.scalar)), float(term.twist), True
+        else:
+            blocks, scalar, twist, hermitian = term.full_blocks(), 0.0, 0.0, False
+        blocks = np.ascontiguousarray(blocks, np.complex128).reshape(-1, 2, 6, 6)
+        return algebra.block_diagonal(blocks, scalar, twist, hermitian)
+
+    # -- said ---------------------------------------------------------------------------------------------------------
+
+    def describe(self) -> dict[str, str]:
+        """Instruction set, lanes, threads and compiler."""
+        layout = _native.Layout([2, 2, 2, 2], -1, False, self.isa)
+        return {
+            "instruction set": self.isa,
+            "others here": ", ".join(n for n in _native.instruction_sets() if n != self.isa) or "none",
+            "lanes": f"{layout.lanes} single, {layout.lanes // 2} double",
+            "threads": str(self.threads),
+            "huge pages": huge_pages(),
+            "compiler": _native.compiler,
+        }
+
+    def plan(self, request: Request) -> str:
+        """Instruction set, lanes and threads for a request, for ``explain``."""
+        layout = self._layout(request.geometry, request.precision, FULL)
+        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def choose_isa(wanted: str | None) -> str:
+    """The instruction set to use: asked for, else LQCD_NATIVE_ISA, else the best that runs here.
+
+    Raises
+    ------
+    BackendUnavailable
+        If it was not built, or the processor does not run it.
+    """
+    built, runs = _native.instruction_sets(False), _native.instruction_sets(True)
+    by = "isa="
+    if wanted is None:
+        wanted, by = os.environ.get(ISA_VARIABLE, "").strip() or None, ISA_VARIABLE
+    if wanted is None:
+        if not runs:
+            raise BackendUnavailable(f"this processor runs none of the instruction sets built ({', '.join(built)})")
+        return runs[0]
+    if wanted not in INSTRUCTION_SETS:
+        raise BackendUnavailable(f"{by} names no instruction set {wanted!r} (known: {', '.join(INSTRUCTION_SETS)})")
+    if wanted not in runs:
+        why = "the processor does not run it" if wanted in built else "it was not built"
+        raise BackendUnavailable(f"{by} asks for the instruction set {wanted!r}, but {why} (here: {', '.join(runs)})")
+    return wanted
+
+
+def default_threads() -> int:
+    """OMP_NUM_THREADS (its first number), else the processors this process may use."""
+    said = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if said.isdigit() and int(said) >= 1:
+        return int(said)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def huge_pages() -> str:
+    """The system's setting for transparent huge pages, as a word."""
+    try:
+        with open("/sys/kernel/mm/transparent_hugepage/enabled") as f:
+            setting = f.read()
+    except OSError:
+        return "not offered"
+    return setting.partition("[")[2].partition("]")[0] or "unknown"
+
+
+def _cache_bytes() -> int:
+    """Size of the last-level cache, bytes; 8 MiB where the system does not say."""
+    for name in ("SC_LEVEL3_CACHE_SIZE", "SC_LEVEL2_CACHE_SIZE"):
+        try:
+            size = os.sysconf(name)
+        except (ValueError, OSError, AttributeError):
+            continue
+        if size > 0:
+            return size
+    return 8 << 20
+
+
+CACHE_BYTES = _cache_bytes()

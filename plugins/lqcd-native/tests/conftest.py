@@ -1,0 +1,1 @@
+pytest_plugins = ["lqcd_core.testing.pytest_plugin"]
