@@ -17,7 +17,11 @@ import pytest
 import lqcd_core as lqcd
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("*/lqcd_backends/*/README.md")])
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/*.md", "backends/lqcd_backends/*/*.md", "plugins/*/*.md", "asv_benchmarks/*.md")
+    for page in ROOT.glob(pattern)
+)
 BLOCK = re.compile(r"^```(?P<info>[^\n]*)\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -93,7 +97,8 @@ def test_tests_named_by_a_page_exist(page):
     for name in re.findall(r"`((?:tests/[\w/]+\.py)(?:::\w+)?|test_\w+)`", text):
         path, _, function = name.partition("::")
         if path.startswith("tests/"):
-            current = ROOT / path
+            beside = page.parent / path  # a plugin's page names the plugin's tests
+            current = beside if beside.exists() else ROOT / path
         else:
             function = path
         if current is None or not current.exists():

@@ -81,14 +81,33 @@ def test_to_takes_a_precision_or_a_dtype_of_either_library(U):
 
 @pytest.mark.parametrize("operator", [WilsonDirac(mass=0.1), CloverWilsonDirac(mass=0.1, csw=1.0)])
 @pytest.mark.parametrize("call", ["__call__", "dagger", "normal"])
-def test_what_goes_in_comes_out_field_numpy_or_torch(operator, call, U, psi):
+def test_the_spinor_decides_what_comes_back(operator, call, U, psi):
+    """Field, NumPy array or torch tensor, in the spinor's precision, whatever the links are."""
     torch = pytest.importorskip("torch")
     apply = getattr(operator, call)
-    field = apply(psi, U)
-    array = apply(psi.array, U.array)
-    tensor = apply(psi.tensor, U.tensor)
-    assert type(field) is ColorSpinorField and type(array) is np.ndarray and type(tensor) is torch.Tensor
-    assert relative(array, field.array) < TOL and relative(tensor.numpy(), field.array) < 2 * TOL
+    want = apply(psi, U).array
+    for spinor, kind in ((psi, ColorSpinorField), (psi.array, np.ndarray), (psi.tensor, torch.Tensor)):
+        for links in (U, U.array, U.tensor):
+            got = apply(spinor, links)
+            assert type(got) is kind
+            assert relative(np.asarray(got), want) < 2 * TOL
+    assert apply(psi.to("single"), U).precision.name == "single"
+    assert apply(psi, U.to("single")).precision.name == "double"
+
+
+@pytest.mark.parametrize("wrong", [None, [[1.0]], "links"])
+def test_what_is_no_array_is_refused_and_the_order_is_said(wrong, U, psi):
+    with pytest.raises(errors.FieldTypeError, match="order"):
+        WilsonDirac(mass=0.1)(wrong, U)
+    with pytest.raises(errors.FieldShapeError):
+        WilsonDirac(mass=0.1)(U, psi)
+    with pytest.raises(errors.ParameterError, match="set_gauge"):
+        WilsonDirac(mass=0.1)(psi)
+    for observable in (plaquette, polyakov_loop, topological_charge):
+        with pytest.raises(errors.FieldTypeError):
+            observable(wrong)
+        with pytest.raises(errors.FieldShapeError):
+            observable(psi)
 
 
 def test_dagger_and_normal_are_what_they_say(U, psi):
