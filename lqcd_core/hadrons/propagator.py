@@ -159,6 +159,4 @@ def _with_columns(callback: Callback, part: list[int]) -> Callback:
     return tell
 
 
-
-
 __all__ = ["propagator"]

@@ -234,6 +234,7 @@ class Solver(abc.ABC):
 
         Examples
         --------
+        >>> from lqcd_core.solvers import BiCGStab
         >>> x, info = BiCGStab(tol=1e-12).solve(lambda v: 2 * v, np.array([2.0, 4.0]))
         >>> x, info.iterations
         (array([1., 2.]), 1)
@@ -375,9 +376,14 @@ class _Loop:
         rr[mask] = (residuals * self.bnorm[at]) ** 2
         if v.resizable:
             inside = np.flatnonzero(again[mask]).tolist()
-            steps.r = v.put(steps.r, np.flatnonzero(again).tolist(), t if len(inside) == len(at) else v.take(t, inside))
+            if steps.r is None:  # all columns are renewed: t holds them all
+                steps.r = t
+            else:
+                steps.r = v.put(
+                    steps.r, np.flatnonzero(again).tolist(), t if len(inside) == len(at) else v.take(t, inside)
+                )
         else:
-            steps.r = blend(v, again, t, steps.r)
+            steps.r = t if steps.r is None else blend(v, again, t, steps.r)
         steps.rr = np.where(again, rr, steps.rr)
         if (again & ~broken).any():
             steps.restart(again & ~broken)
@@ -387,6 +393,8 @@ class _Loop:
     def true_residual(self, mask: np.ndarray) -> tuple[np.ndarray, Handle]:
         """(|b - A x| / |b| of the masked columns, a handle of b - A x): of those columns, or of all if static."""
         steps, at = self.steps, self.present[mask]
+        if mask.all():
+            steps.r = None  # about to be replaced by the exact one, or not needed any more
         if steps.v.resizable:
             everything = len(at) == len(self.rhs_columns())
             t = self.rhs.new(None if everything else at.tolist())
@@ -433,7 +441,9 @@ class _Loop:
             t = v.axpy(-1.0, self.A(x), v.scale(unit, self.rhs.new()))
             residuals = np.sqrt(v.norm2(t)) / self.bnorm
             book.true[unknown] = residuals[unknown]
-        for k, reason in enumerate(book.reasons):  # never said of anything but the true residual, and always if it holds
+        for k, reason in enumerate(
+            book.reasons
+        ):  # never said of anything but the true residual, and always if it holds
             if not reason.good and book.true[k] <= book.targets[k]:
                 book.reasons[k] = Reason.CONVERGED
         return v.scale(1.0 / unit, x)

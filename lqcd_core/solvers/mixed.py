@@ -64,7 +64,7 @@ class MixedPrecision(Solver):
     The tolerance ``tol`` holds for the true residual in the precision of the operator that is passed in. One inner solve
     goes to ``inner.tol``, or to what the inner precision can usefully reach if that is larger.
 
-    Memory: 3 vectors in the outer precision and those of the inner solver, plus two, in the inner one.
+    Memory: 4 vectors in the outer precision (b, x, r, and b - A x on its way) and those of the inner solver, plus two, in the inner one.
 
     Raises
     ------
@@ -73,6 +73,7 @@ class MixedPrecision(Solver):
 
     Examples
     --------
+    >>> from lqcd_core.solvers import ConjugateGradient
     >>> MixedPrecision(inner=ConjugateGradient(tol=1e-12), precision="single").tol
     1e-12
     """
@@ -114,7 +115,7 @@ class MixedPrecision(Solver):
 
     @property
     def vectors_needed(self) -> int:
-        return 3 + 2 + self.inner.vectors_needed
+        return 4 + 2 + self.inner.vectors_needed
 
     def check(self, A):
         check_reachable(self.tol, A.vectors.precision, self.name)
@@ -148,6 +149,8 @@ class MixedPrecision(Solver):
         counter, inner_counter = Counter(), Counter()
         book = ColumnBook(self.name, self.tol, targets, callback, self.verbose)
         B = inner_counter.watch(self.inner_of(A, A.vectors.n))
+        # b stays inside: it is needed at every correction, and packing it again each time would be a crossing each time.
+        rhs = RightHandSide.of_handle(A.vectors, rhs.new())
         run = _Defects if self.method == "defect_correction" else _Reliable
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             x = run(self, counter.watch(A), B, rhs, x0, book).run()
@@ -165,6 +168,7 @@ class _Outer:
         n = self.v.n
         self.last = book.residuals.copy()
         self.strikes, self.cycles = np.zeros(n, int), np.zeros(n, int)
+        self.counts: np.ndarray | None = None  # iterations per column where the history does not tell
         self.narrows = self.v.resizable and self.w.resizable
 
     def add_and_renew(self, columns: np.ndarray, d, scale: np.ndarray, mask: np.ndarray):
@@ -210,6 +214,8 @@ class _Outer:
     def finish(self):
         book, v, x = self.book, self.v, self.x
         self.x = self.r = None
+        if self.counts is not None:
+            book.iterations = self.counts
         unknown = np.array([not reason.good for reason in book.reasons])
         if unknown.any():
             t = v.axpy(-1.0, self.A(x), v.scale(self.unit, self.rhs.new()))
@@ -234,6 +240,8 @@ class _Defects(_Outer):
                 self.r, present = v.take(self.r, inside.tolist()), columns
             live = book.live[present]
             relative = book.residuals[present]
+            if self.counts is None:
+                self.counts = np.zeros(v.n, int)
             scale = np.zeros(v.n)
             # Zero for columns that are done on a static space: the inner solver sees a zero source there.
             scale[present] = np.where(live, power_of_two(relative * self.bnorm[present], w), 0.0)
@@ -244,7 +252,11 @@ class _Defects(_Outer):
             inner = attrs.evolve(solver.inner, maxiter=min(left, solver.inner.maxiter), verbose=False)
             B = on_columns(self.B, len(present))
             d, info = inner.run(
-                B, RightHandSide.of_handle(B.vectors, r), None, np.where(live, targets, 0.5), self.tell(present, relative)
+                B,
+                RightHandSide.of_handle(B.vectors, r),
+                None,
+                np.where(live, targets, 0.5),
+                self.tell(present, relative),
             )
             del r
             d = v.convert_from(d, B.vectors)
@@ -259,6 +271,9 @@ class _Defects(_Outer):
                 t = v.put(v.zeros(), columns.tolist(), t)
             self.r = t
             at = np.searchsorted(present, columns)
+            self.counts[columns] += info.column_iterations[
+                at
+            ]  # a cycle of the batch lasts as long as its slowest column
             self.judge(columns, residuals, [info.column_reasons[k] for k in at])
         return self.finish()
 

@@ -85,7 +85,9 @@ class MultiShiftCG(Solver):
 
     @property
     def general(self) -> MultiShiftCG:
-        raise ParameterError("MultiShiftCG has no form for general operators: (M + sigma) has no common normal equations.")
+        raise ParameterError(
+            "MultiShiftCG has no form for general operators: (M + sigma) has no common normal equations."
+        )
 
     def check(self, A):
         if not A.positive:

@@ -19,7 +19,9 @@ class Reason(str, enum.Enum):
 
     CONVERGED = "converged: the true residual is at or below the tolerance"
     ZERO_SOURCE = "converged: the source is zero, so x = 0"
-    MAXIMUM_ITERATIONS = "the maximum number of iterations was reached; raise maxiter, or use a better preconditioned form"
+    MAXIMUM_ITERATIONS = (
+        "the maximum number of iterations was reached; raise maxiter, or use a better preconditioned form"
+    )
     STAGNATION = (
         "stagnation: restarts no longer lower the true residual; the tolerance is below what the precision reaches for "
         "this operator (raise tol, bind in double or use MixedPrecision), or another solver is needed"
@@ -81,7 +83,8 @@ class SolverInfo:
     tol: float
     """Tolerance asked for."""
     history: list
-    """Relative residual after each iteration as the recurrence knew it: arrays ``(n,)``, or floats for one column."""
+    """Relative residual after each iteration as the recurrence knew it: arrays ``(n,)``, or floats for one column. One
+    entry per iteration (in batched defect correction, where columns share their cycles, it may outlast each column)."""
     column_converged: np.ndarray
     """bool, ``(n,)``."""
     column_iterations: np.ndarray

@@ -26,6 +26,7 @@ from .krylov import Solver
 from .mixed import MixedPrecision
 from .solution import Callback, Progress, Reason, Solution, SolverInfo
 
+_CHECKED_TOGETHER = 4  # columns whose true residual is recomputed together
 _ATTEMPTS = 6  # solves of the defect before the account says stagnation
 
 
@@ -82,7 +83,7 @@ def solve(
 
     Examples
     --------
-    >>> from lqcd_core import ColorSpinorField, GaugeField, LatticeGeometry, WilsonDirac
+    >>> from lqcd_core import ColorSpinorField, ConjugateGradient, GaugeField, LatticeGeometry, WilsonDirac
     >>> g = LatticeGeometry(T=4, Z=2, Y=2, X=2)
     >>> M = WilsonDirac(mass=0.5).bind(GaugeField.random(g, seed=1), backend="numpy")
     >>> b = ColorSpinorField.gaussian(g, seed=2)
@@ -246,7 +247,7 @@ class _Corrections:
         book.true[zero] = 0.0
         book.stop(np.flatnonzero(zero), Reason.ZERO_SOURCE)
         book.stop(np.flatnonzero(~np.isfinite(self.norms)), Reason.NOT_FINITE)
-        relative = np.where(zero, 0.0, 1.0)
+        relative = np.where(zero, 0.0, np.where(np.isfinite(self.norms), 1.0, np.nan))
         defect = self.batch
         if self.x is not None:
             self.x = np.where(zero.reshape(-1, *(1,) * 6), 0, self.x) if zero.any() else self.x.copy()
@@ -343,20 +344,27 @@ class _Corrections:
 
     def residual(self, columns, keep: bool):
         """(|b - M x| / |b| of these columns, b - M x on the host or None), from x as it will be handed back."""
-        M = self.M
-        everything = len(columns) == len(self.batch)
+        M, columns = self.M, np.asarray(columns)
         static = not M.space.resizable
-        b = self.batch if everything or static else self.batch[columns]
-        x = self.x if everything or static else self.x[columns]
-        v = on_columns(M.linear, len(b)).vectors
-        t = v.axpy(-1.0, M.apply(v.pack(x)), v.pack(b))
-        self.outer += 1
-        norms = np.sqrt(v.norm2(t))
-        if static:
-            norms = norms[columns]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            relative = np.where(self.norms[columns] > 0, norms / self.norms[columns], 0.0)
-        if not keep or not (relative > self.solver.tol).any():
+        # A few columns at a time: this check must not need more memory than the solve did.
+        pieces = (
+            [np.arange(len(self.batch))] if static else np.array_split(columns, -(-len(columns) // _CHECKED_TOGETHER))
+        )
+        norms, defects = np.zeros(len(self.batch)), []
+        for piece in pieces:
+            v = on_columns(M.linear, len(piece)).vectors
+            t = v.axpy(-1.0, M.apply(v.pack(self.x[piece])), v.pack(self.batch[piece]))
+            norms[piece] = np.sqrt(v.norm2(t))
+            if keep and (norms[piece] > self.solver.tol * self.norms[piece]).any():
+                defects.append((piece, v.unpack(t)))
+            del t
+        self.outer += len(pieces)
+        relative = np.zeros(len(columns))
+        np.divide(norms[columns], self.norms[columns], out=relative, where=self.norms[columns] > 0)
+        if not defects:
             return relative, None
-        out = v.unpack(t)
-        return relative, out[columns] if static and not everything else out
+        out = np.zeros((len(columns), *self.batch.shape[1:]), defects[0][1].dtype)
+        for piece, defect in defects:
+            inside, at = np.nonzero(piece[:, None] == columns)
+            out[at] = defect[inside]
+        return relative, out
