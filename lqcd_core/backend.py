@@ -446,7 +446,15 @@ class BoundBackend:
 
 
 def make_request(operator: str, precision, geometry, n_rhs=1, features=(), arrays="numpy") -> Request:
-    """A :class:`Request` from loose values."""
+    """A :class:`Request` from loose values.
+
+    Raises
+    ------
+    UnknownOptionError
+        If a feature has no such name; the nearest one is named.
+    """
+    features = (features,) if isinstance(features, str) else tuple(features)
+    refuse_unknown(features, FEATURES, "the list of features")
     return Request(
         operator=operator, precision=as_precision(precision), geometry=geometry, n_rhs=n_rhs,
         features=frozenset(features), arrays=arrays,

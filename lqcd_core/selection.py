@@ -57,13 +57,14 @@ class Choice:
 _UNSET: Any = type("Unset", (), {"__repr__": lambda self: "unset"})()  # nobody has spoken; None means "automatic"
 _context: contextvars.ContextVar[Any] = contextvars.ContextVar("lqcd_backend", default=_UNSET)
 _preferred: contextvars.ContextVar[Any] = contextvars.ContextVar("lqcd_preferred", default=_UNSET)
+_in_block: contextvars.ContextVar[bool] = contextvars.ContextVar("lqcd_in_block", default=False)
 _session_lock = threading.Lock()
 _session: dict[str, Any] = {"named": _UNSET, "preferred": _UNSET}
 
 
 def _owns_session() -> bool:
-    """True in the main thread outside a coroutine: only there does a plain call speak for the whole program."""
-    if threading.current_thread() is not threading.main_thread():
+    """True in the main thread outside a coroutine and a block: only there does a plain call speak for the program."""
+    if _in_block.get() or threading.current_thread() is not threading.main_thread():
         return False
     try:
         asyncio.get_running_loop()
@@ -91,10 +92,13 @@ class _Setting:
             with _session_lock:
                 _session[self._key] = self._before_session
         self._variable.set(self._value)
+        self._around = _in_block.get()
+        _in_block.set(True)
         return self._value
 
     def __exit__(self, *exc):
         self._variable.set(self._before_context)
+        _in_block.set(self._around)
 
     def __repr__(self) -> str:
         return f"<{self._value}>"
@@ -104,7 +108,8 @@ def use_backend(name: str | None, **options):
     """Use one backend from here on, or inside a ``with`` block. Strict: it serves or the call that needs it raises.
 
     A plain call in the main thread holds for the whole program, threads started later included; in another thread or
-    in a coroutine it holds there only. As a context manager it holds in the block, for this thread or coroutine.
+    in a coroutine it holds there only. As a context manager it holds in the block, for this thread or coroutine, and a
+    plain call inside the block ends with it.
 
     Parameters
     ----------

@@ -241,6 +241,8 @@ def check(name: str, case: Case) -> None:
     AssertionError
         If the law is broken.
     """
+    if not __debug__:
+        raise NotApplicable("the laws are assertions: run Python without -O")
     reason = case.why_not()
     if reason:
         raise NotApplicable(f"backend {case.backend!r} {reason}")

@@ -155,6 +155,18 @@ def test_none_in_a_block_returns_to_automatic_choice(monkeypatch):
     assert name_now() == "numpy"
 
 
+def test_a_plain_call_inside_a_block_ends_with_it(fakes):
+    with use_backend("numpy"):
+        use_backend("fast")
+        assert name_now() == "fast" and in_thread(name_now) is None
+    assert name_now() is None
+
+
+def test_an_unknown_feature_is_refused_with_the_nearest():
+    with pytest.raises(UnknownOptionError, match="did you mean 'autograd'"):
+        WilsonDirac(mass=0.1).bind(U, features=("autgrad",))
+
+
 def in_thread(function):
     out = []
     thread = threading.Thread(target=lambda: out.append(function()))
