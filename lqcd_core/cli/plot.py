@@ -45,8 +45,6 @@ def plot_spectrum(path, results, title: str, note: str = "") -> None:
         _points(below, t, r.mass, r.mass_error, np.isfinite(r.mass), **style)
     above.set_yscale("log")
     above.set_ylabel(r"$|C(t)|$   [lattice units]" if _any_negative(results) else r"$C(t)$   [lattice units]")
-    if _any_negative(results):
-        above.text(0.01, 0.02, "open symbols: C(t) < 0", transform=above.transAxes, fontsize=8, color="0.4")
     above.grid(True, which="major", alpha=0.25)
     above.legend(frameon=False, ncols=2 if count > 4 else 1, fontsize=9)
     below.set_ylabel(r"$a\,m_{\rm eff}(t)$")
@@ -65,6 +63,8 @@ def plot_spectrum(path, results, title: str, note: str = "") -> None:
         below.set_ylim(*limits)
     below.set_xlim(-0.6, len(results[0].mean) - 0.4)
     figure.suptitle(title, fontsize=11)
+    if _any_negative(results):
+        note = f"{note}; open symbols: C(t) < 0"
     if note:
         above.set_title(note, fontsize=9, color="0.35")
     suffix = Path(path).suffix.lstrip(".").lower()

@@ -115,7 +115,7 @@ def _catch_sigterm():
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None):
-    print(f"lqcd: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(f"lqcd: warning: {' '.join(str(message).split())}", file=sys.stderr, flush=True)
 
 
 _IN_OUR_WORDS = {
@@ -133,7 +133,7 @@ _IN_OUR_WORDS = {
 def _say(text: str) -> None:
     for theirs, ours in _IN_OUR_WORDS.items():
         text = text.replace(theirs, ours)
-    print(f"lqcd: {text.rstrip()}", file=sys.stderr)
+    print(f"lqcd: {text.rstrip()}", file=sys.stderr, flush=True)
 
 
 def _report(error: BaseException, debug: bool) -> int:
@@ -142,12 +142,12 @@ def _report(error: BaseException, debug: bool) -> int:
         traceback.print_exception(error)
     if isinstance(error, SystemExit):
         raise error
-    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+    if type(error).__name__ == "NoArgsIsHelpError":  # not in every click that serves
         error.show()
         return MISTAKE
     if isinstance(error, click.ClickException):
         where = getattr(getattr(error, "ctx", None), "command_path", "lqcd")
-        print(f"{where}: {error.format_message()} (see '{where} --help')", file=sys.stderr)
+        print(f"{where}: {error.format_message()} (see '{where} --help')", file=sys.stderr, flush=True)
         return MISTAKE
     if isinstance(error, click.Abort) and error.__cause__ is not None:  # click's wrapping of KeyboardInterrupt
         error = error.__cause__

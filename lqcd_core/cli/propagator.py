@@ -110,12 +110,14 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
         U, backend=backend, precision=settings["precision"], n_rhs=batch, check_links=not settings["accept_links"]
     )
     if not quiet:
-        remark(f"backend       {M.choice.name} ({M.choice.why}), {M.precision}, {batch} columns at a time")
+        for name, reason in M.choice.reasons:  # ranked before the one that serves: the user should know why not
+            remark(f"passed over   {name}: {reason}")
+        remark(f"backend       {M.choice.name} ({M.choice.why}), {M.precision}, batches of {_columns(batch)}")
     (solver.general if solver.needs_positive else solver).check(
         M.linear
     )  # as the solve does, but before any file is made
     needed = memory_estimate(M, solver, batch, even_odd["even_odd"])
-    compare(needed, f"a batch of {batch} columns", force or dry_run, quiet)
+    compare(needed, f"a batch of {_columns(batch)}", force or dry_run, quiet)
     if dry_run:
         return DONE
     provenance = {
@@ -207,14 +209,18 @@ def _announce(U, configuration, definition, source, solver, settings) -> None:
     g = U.geometry
     what = {k: v for k, v in definition.parameters().items() if v is not None and k not in ("operator", "boundary")}
     where = source.parameters.get("position")
+    at = f" at (t,z,y,x) = {tuple(where)}" if where else ""
+    smeared = "".join(
+        f", smeared (width {r['width']:g}, {r['steps']} steps)" for r in source.parameters.get("smearing", ())
+    )
     remark(f"configuration {configuration}: T={g.T} Z={g.Z} Y={g.Y} X={g.X}, Nc={g.nc}, {U.origin.get('format', '?')}")
     remark(f"operator      {definition.name}: " + ", ".join(f"{k} = {v:.10g}" for k, v in what.items()))
-    remark(
-        f"source        {source.kind}"
-        + (f" at (t,z,y,x) = {tuple(where)}" if where else "")
-        + f", {len(source)} columns"
-    )
+    remark(f"source        {source.kind}{at}{smeared}, {_columns(len(source))}")
     remark(f"solver        {settings['solver']} to |b - M x| <= {solver.tol:g} |b|")
+
+
+def _columns(n: int) -> str:
+    return f"{n} column{'s' if n != 1 else ''}"
 
 
 # -- the run -----------------------------------------------------------------------------------------------------------
