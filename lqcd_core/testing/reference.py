@@ -8,6 +8,7 @@ clover leaves are walked link by link. The laws compare backends with these numb
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
@@ -94,7 +95,13 @@ def clover_matrices(u, csw_r, csw_t, xi0=1.0):
     numpy.ndarray
         ``(T, Z, Y, X, Ns, Nc, Ns, Nc)``.
     """
-    u = np.asarray(u, complex)
+    u = np.ascontiguousarray(u, complex)
+    return _clover_matrices(u.tobytes(), u.shape, csw_r, csw_t, xi0)
+
+
+@functools.lru_cache(maxsize=16)  # the laws ask for the same few fields again and again
+def _clover_matrices(links, links_shape, csw_r, csw_t, xi0):
+    u = np.frombuffer(links, complex).reshape(links_shape)
     shape, nc = u.shape[:4], u.shape[-1]
     out = np.zeros((*shape, 4, nc, 4, nc), complex)
     for x in sites_of(shape):
@@ -106,6 +113,7 @@ def clover_matrices(u, csw_r, csw_t, xi0=1.0):
                 f = (q - q.conj().T) / 8
                 c = csw_t / 2 if mu == 0 else csw_r / (2 * xi0)
                 out[x] -= c * np.einsum("ij,ab->iajb", GAMMAS[mu] @ GAMMAS[nu], f)
+    out.setflags(write=False)
     return out
 
 
