@@ -1,5 +1,7 @@
 """The torch backend: against the reference backend, its gradients against differences, its bits against threads."""
 
+# ruff: noqa: E402  (torch must be there before anything that imports it)
+
 import subprocess
 import sys
 import threading
@@ -187,7 +189,7 @@ def test_hopping_gradients_match_differences(shape, parity):
 
 
 def test_hopping_gradients_match_differences_entry_by_entry():
-    g = LatticeGeometry(T=2, Z=1, Y=2, X=3, nc=2)
+    g = LatticeGeometry(T=2, Z=1, Y=1, X=3, nc=2)
     psi = torch.from_numpy(gaussian(1, *g.spinor_shape)).requires_grad_()
     u = torch.from_numpy(gaussian(*g.gauge_shape, seed=1)).requires_grad_()
     assert torch.autograd.gradcheck(h_of(g, FULL, 1), (psi, u))
@@ -382,3 +384,21 @@ def test_describe_says_what_runs():
     facts = TorchBackend().describe()
     assert facts["torch"] == torch.__version__ and facts["device"] == "cpu" and int(facts["threads"]) >= 1
     assert facts["instruction_set"]
+
+
+def test_links_are_packed_once_and_released_with_their_operator():
+    g, backend = LatticeGeometry(T=2, Z=2, Y=2, X=2), TorchBackend()
+    space, even = backend.space(g, DOUBLE, 1), backend.space(g, DOUBLE, 1, EVEN)
+    links, other = links_on(g), links_on(g, gaussian(*g.gauge_shape, seed=2))
+    terms = DiracTerms(links=links, diagonal=SiteDiagonal(scalar=4.1), parity=EVEN)
+    operators = [backend.hopping(links, space), backend.parity_hopping(links, even)]
+    operators += [backend.fused(kind, terms, space) for kind in ("M", "Mdag", "MdagM")]
+    operators += [backend.fused(kind, terms, even) for kind in ("schur", "schur_dag", "schur_normal")]
+    tensors = [v for v in backend._packed[links].values() if isinstance(v, torch.Tensor)]
+    assert sum(v.numel() for v in tensors) == 2 * 2 * np.prod(g.gauge_shape)  # the whole and the two halves
+    x = space.pack(gaussian(1, *g.spinor_shape))
+    assert not torch.equal(backend.hopping(other, space)(x), operators[0](x))
+    want = operators[0](x)
+    del links, terms
+    assert len(backend._packed) == 1  # only the other field is still there
+    assert torch.equal(operators[0](x), want)

@@ -10,6 +10,7 @@ derivatives. Gradients flow to spinors, links and blocks: all three may be torch
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -48,6 +49,7 @@ class TorchBackend:
     def __init__(self, threads: int | None = None, device: str = "cpu", chunk: int | None = None):
         self.device, self.chunk = torch.device(device), chunk
         self.local = threading.local()
+        self._packed: weakref.WeakKeyDictionary[Links, dict] = weakref.WeakKeyDictionary()
         if self.device.type == "cuda":
             self._need_cuda()
         if threads is not None:
@@ -85,14 +87,36 @@ class TorchBackend:
 
     def _split_links(self, links: Links, target: TorchSpace) -> tuple[torch.Tensor, torch.Tensor]:
         """Links on the target's parity and on the other."""
-        planes = self._link_planes(links, target)
-        return tuple(_split(target.geometry, planes, p) for p in (target.parity, 1 - target.parity))
+        g, storage = target.geometry, target.precision.link_storage
+
+        def make(parity):
+            return lambda: _split(g, self._link_planes(links, target), parity)
+
+        return tuple(self._once(links, ("half", storage, p), make(p)) for p in (target.parity, 1 - target.parity))
+
+    def _once(self, links: Links, key: tuple, make):
+        """What was made of these links before, while they live; made anew where gradients of the links are recorded.
+
+        M, its adjoint, the hops and the Schur complement all come here, so the links are packed once.
+        """
+        if records(links.array):
+            return make()
+        kept = self._packed.setdefault(links, {})
+        if key not in kept:
+            with torch.no_grad():
+                kept[key] = make()
+        return kept[key]
 
     def _link_planes(self, links: Links, space: TorchSpace) -> torch.Tensor:
         """Folded links times 1/2 as planes ``(4, 2, Nc, Nc, sites)``, rounded to the storage."""
-        pairs = torch.view_as_real(fold(links, self.device))
-        planes = 0.5 * pairs.permute(4, 7, 5, 6, 0, 1, 2, 3)
-        return planes.to(STORAGE[space.precision.link_storage]).reshape(*planes.shape[:4], -1).contiguous()
+        storage = space.precision.link_storage
+
+        def make():
+            pairs = torch.view_as_real(fold(links, self.device))
+            planes = 0.5 * pairs.permute(4, 7, 5, 6, 0, 1, 2, 3)
+            return planes.to(STORAGE[storage]).reshape(*planes.shape[:4], -1).contiguous()
+
+        return self._once(links, ("full", storage), make)
 
     # -- A ------------------------------------------------------------------------------------------------------------
 
@@ -109,10 +133,10 @@ class TorchBackend:
             return None
         base, _, suffix = kind.partition("_")
         if kind in ("M", "Mdag", "MdagM"):
-            maps = self._full_maps(terms, space)
+            maps = self._maps(self._full_maps, terms, space)
             which = kind
         elif base == "schur":
-            maps = self._schur_maps(terms, space)
+            maps = self._maps(self._schur_maps, terms, space)
             which = {"": "M", "dag": "Mdag", "normal": "MdagM"}[suffix]
         else:
             return None
@@ -127,19 +151,26 @@ class TorchBackend:
 
         return _linear(space, normal, normal)
 
+    def _maps(self, make, terms: DiracTerms, space: TorchSpace):
+        """(map, adjoint), shared by the kinds that are made of them."""
+        key = (make.__name__, id(terms.diagonal), space.precision.name, space.parity, terms.form)
+        # The diagonal is kept beside its maps: an id means something only while its owner lives.
+        return self._once(terms.links, key, lambda: (make(terms, space), terms.diagonal))[0]
+
     def _full_maps(self, terms: DiracTerms, space: TorchSpace):
         planes = self._link_planes(terms.links, space)
         kernel = self._kernel(space, planes, planes, None)
 
-        def make(term: SiteDiagonal, dagger: bool):
-            a = SiteTerm(term, space)
-
+        def make(a: SiteTerm, dagger: bool):
             def m(psi):
                 return kernel(psi, dagger, lambda columns, first, block, out: a(block, out, first))
 
             return m
 
-        return make(terms.diagonal, False), make(terms.diagonal.dagger(), True)
+        m_term, m_dagger_term = SiteTerm(terms.diagonal, space), None
+        if terms.diagonal.twist or not terms.diagonal.hermitian_blocks or np.imag(terms.diagonal.scalar):
+            m_dagger_term = SiteTerm(terms.diagonal.dagger(), space)
+        return make(m_term, False), make(m_dagger_term or m_term, True)
 
     def _schur_maps(self, terms: DiracTerms, space: TorchSpace):
         """A_p - H_pq A_q^-1 H_qp and its adjoint, or the symmetric form 1 - A_p^-1 H_pq A_q^-1 H_qp."""

@@ -25,8 +25,8 @@ STORAGE = {"float64": torch.float64, "float32": torch.float32, "float16": torch.
 COMPLEX = {torch.float64: torch.complex128, torch.float32: torch.complex64}
 """The complex type of an arithmetic."""
 
-PIECE = 4096
-"""Sites x columns of one piece of a reduction: its doubles stay in the second-level cache."""
+PIECE = 8192
+"""Sites x columns of one piece of a reduction: its doubles stay in the caches."""
 
 
 def records(*values) -> bool:
