@@ -14,7 +14,15 @@ import numpy as np
 
 from ..arrays import library_of, raw, to_numpy
 from ..backend import (
-    FULL, DiracTerms, Handle, Links, SiteDiagonal, SupportsArrays, SupportsFusedDirac, SupportsSiteDiagonal, digest_of,
+    FULL,
+    DiracTerms,
+    Handle,
+    Links,
+    SiteDiagonal,
+    SupportsArrays,
+    SupportsFusedDirac,
+    SupportsSiteDiagonal,
+    digest_of,
     make_request,
 )  # fmt: skip
 from ..errors import FieldShapeError, FieldTypeError, ParameterError, StaleGaugeError

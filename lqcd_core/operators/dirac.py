@@ -137,9 +137,9 @@ class _Recent:
     lock: Any = attrs.field(factory=threading.Lock)
 
     def get(self, definition, gauge, options):
+        from ..arrays import to_numpy
         from ..backend import digest_of
         from ..selection import current_backend, preferred_backends
-        from ..arrays import to_numpy
 
         named = current_backend()
         chosen = (named.name, repr(sorted(named.options.items()))) if named else preferred_backends()

@@ -58,7 +58,7 @@ class SchurOperator:
             self.hop = {k: backend.parity_hopping(bound.links, spaces[k]) for k in (p, q)}
         else:
             spaces = {k: MaskedSpace(bound.space, k) for k in (p, q)}
-            self.hop = {k: bound.hopping for k in (p, q)}
+            self.hop = dict.fromkeys((p, q), bound.hopping)
         self.v = {k: Vectors(spaces[k]) for k in (p, q)}
         self.vectors = self.v[p]
         self._bind_diagonals()
