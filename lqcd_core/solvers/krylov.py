@@ -68,6 +68,10 @@ def check_reachable(tol: float, precision: Precision, solver: str) -> None:
         )
 
 
+CHECKED_TOGETHER = 4
+"""Columns whose true residual is recomputed together on a resizable space."""
+
+
 class Steps(abc.ABC):
     """One iteration of a recurrence on a batch. State: handles and numbers per column; ``x``, ``r`` and ``rr`` always.
 
@@ -355,8 +359,8 @@ class _Loop:
 
     def renew(self, mask: np.ndarray, broken: np.ndarray) -> None:
         """True residual of these columns: converged, restarted from it, or stopped."""
-        book, steps, v = self.book, self.steps, self.steps.v
-        residuals, t = self.true_residual(mask)
+        book, steps = self.book, self.steps
+        residuals = self.exact_residual(mask)
         at = self.present[mask]
         book.stop(at[~np.isfinite(residuals)], Reason.NOT_FINITE)
         book.verified(at, residuals)
@@ -370,45 +374,42 @@ class _Loop:
         self.restarts[at] += 1
         self.best[at], self.best_at[at] = residuals, len(book.history)
         again = mask & book.live[self.present]
-        if not again.any():
-            return
-        rr = np.zeros(len(self.present))
+        rr = steps.rr.copy()
         rr[mask] = (residuals * self.bnorm[at]) ** 2
-        if v.resizable:
-            inside = np.flatnonzero(again[mask]).tolist()
-            if steps.r is None:  # all columns are renewed: t holds them all
-                steps.r = t
-            else:
-                steps.r = v.put(
-                    steps.r, np.flatnonzero(again).tolist(), t if len(inside) == len(at) else v.take(t, inside)
-                )
-        else:
-            steps.r = t if steps.r is None else blend(v, again, t, steps.r)
         steps.rr = np.where(again, rr, steps.rr)
         if (again & ~broken).any():
             steps.restart(again & ~broken)
         if (again & broken).any():
             steps.recover(again & broken)
 
-    def true_residual(self, mask: np.ndarray) -> tuple[np.ndarray, Handle]:
-        """(|b - A x| / |b| of the masked columns, a handle of b - A x): of those columns, or of all if static."""
-        steps, at = self.steps, self.present[mask]
-        if mask.all():
-            steps.r = None  # about to be replaced by the exact one, or not needed any more
-        if steps.v.resizable:
-            everything = len(at) == len(self.rhs_columns())
-            t = self.rhs.new(None if everything else at.tolist())
-            A = on_columns(steps.A, len(at))
-            x = steps.x if mask.all() else steps.v.take(steps.x, np.flatnonzero(mask).tolist())
-            t = A.vectors.scale(self.unit[at], t)
-            t = A.vectors.axpy(-1.0, A(x), t)
-            return np.sqrt(A.vectors.norm2(t)) / self.bnorm[at], t
-        t = steps.v.scale(self.unit, self.rhs.new())
-        t = steps.v.axpy(-1.0, steps.A(steps.x), t)
-        return (np.sqrt(steps.v.norm2(t)) / self.bnorm)[mask], t
-
-    def rhs_columns(self) -> np.ndarray:
-        return np.arange(self.v.n)
+    def exact_residual(self, mask: np.ndarray) -> np.ndarray:
+        """|b - A x| / |b| of the masked columns, whose part of ``r`` becomes b - A x."""
+        steps, v, at = self.steps, self.steps.v, self.present[mask]
+        if not v.resizable:
+            if mask.all():
+                steps.r = None  # freed before its successor is made
+            t = v.scale(self.unit, self.rhs.new())
+            t = v.axpy(-1.0, steps.A(steps.x), t)
+            residuals = (np.sqrt(v.norm2(t)) / self.bnorm)[mask]
+            steps.r = t if steps.r is None else blend(v, mask, t, steps.r)
+            return residuals
+        # A few columns at a time: the check must not need more memory than the iteration.
+        places = np.flatnonzero(mask)
+        residuals = np.empty(len(at))
+        pieces = np.array_split(np.arange(len(at)), -(-len(at) // CHECKED_TOGETHER))
+        whole = len(pieces) == 1 and mask.all()
+        if whole:
+            steps.r = None
+        for piece in pieces:
+            columns, inside = at[piece], places[piece].tolist()
+            A = on_columns(steps.A, len(piece))
+            w = A.vectors
+            t = w.scale(self.unit[columns], self.rhs.new(None if len(piece) == self.v.n else columns.tolist()))
+            t = w.axpy(-1.0, A(steps.x if whole else v.take(steps.x, inside)), t)
+            residuals[piece] = np.sqrt(w.norm2(t)) / self.bnorm[columns]
+            steps.r = t if whole else v.put(steps.r, inside, t)
+            del t
+        return residuals
 
     def compact(self) -> None:
         """Take finished columns out of the batch, their x into the full solution."""

@@ -22,11 +22,10 @@ from ..operators.bound import BoundOperator
 from ..operators.linear import LinearOperator
 from .columns import ColumnBook, RightHandSide, on_columns
 from .host import HostBatch, host_units, in_pieces, scaled
-from .krylov import Solver
+from .krylov import CHECKED_TOGETHER, Solver
 from .mixed import MixedPrecision
 from .solution import Callback, Progress, Reason, Solution, SolverInfo
 
-_CHECKED_TOGETHER = 4  # columns whose true residual is recomputed together
 _ATTEMPTS = 6  # solves of the defect before the account says stagnation
 
 
@@ -178,10 +177,23 @@ class _Schur:
         wanted = np.where(usable, targets * given / np.where(usable, hat * self.factor, 1.0), targets)
         wanted = np.clip(wanted, A.vectors.precision.epsilon, 0.9)
         x, info = solver.run(A, RightHandSide(A.vectors, prepared), None, wanted, callback)
-        _, b_q = schur.split(batch)
-        x_q = schur.reconstruct(x, b_q)
-        del b_q
-        return schur.join(x, x_q), info
+        return self.whole(x, batch), info
+
+    def whole(self, x, batch) -> np.ndarray:
+        """The host solution on the full lattice; a few columns at a time where the space allows."""
+        schur, v = self.schur, on_columns(self.linear, len(batch)).vectors
+        q = 1 - schur.parity
+
+        def part(x_p, b):
+            b_q = schur.v[q].pack(schur.geometry.split_parity(b, q, lead=1))
+            return schur.join(x_p, schur.reconstruct(x_p, b_q))
+
+        if not v.resizable or len(batch) <= CHECKED_TOGETHER:
+            return part(x, batch)
+        out = np.empty_like(batch, dtype=v.precision.complex_dtype)
+        for piece in np.array_split(np.arange(len(batch)), -(-len(batch) // CHECKED_TOGETHER)):
+            out[piece] = part(v.take(x, piece.tolist()), batch[piece])
+        return out
 
 
 def _block_norm(blocks: np.ndarray) -> float:
@@ -348,7 +360,7 @@ class _Corrections:
         static = not M.space.resizable
         # A few columns at a time: this check must not need more memory than the solve did.
         pieces = (
-            [np.arange(len(self.batch))] if static else np.array_split(columns, -(-len(columns) // _CHECKED_TOGETHER))
+            [np.arange(len(self.batch))] if static else np.array_split(columns, -(-len(columns) // CHECKED_TOGETHER))
         )
         norms, defects = np.zeros(len(self.batch)), []
         for piece in pieces:
