@@ -504,10 +504,24 @@ void cg_update(int64_t nv, const void* a, bool real, const void* p, const void* 
   real ? cg_update_loop<R, true>(nv, s, p, ap, x, r, sums) : cg_update_loop<R, false>(nv, s, p, ap, x, r, sums);
 }
 
+template <class R>
+double multiply_adds(int64_t rounds) {
+  using V = typename Lanes<R>::V;
+  V c[12], a = broadcast<V>(R(0.999)), b = broadcast<V>(R(1e-3));
+  for (int k = 0; k < 12; ++k) c[k] = broadcast<V>(R(k));
+  for (int64_t i = 0; i < rounds; ++i)
+    for (int k = 0; k < 12; ++k) {
+      c[k] = c[k] * a + b;
+    }
+  V sum = c[0];
+  for (int k = 1; k < 12; ++k) sum += c[k];
+  return double(sum[0]);
+}
+
 #define LQCD_OPS(R)                                                                                              \
   {                                                                                                              \
     Lanes<R>::n, hop<R>, diagonal<R>, axpy<R>, xpay<R>, scale<R>, gamma5<R>, dot<R>, norm2<R>, axpy_norm2<R>,     \
-        cg_update<R>                                                                                             \
+        cg_update<R>, multiply_adds<R>                                                                           \
   }
 
 const lqcd_native::KernelTable table = {LQCD_TEXT(LQCD_ISA), LQCD_OPS(float), LQCD_OPS(double)};

@@ -53,6 +53,7 @@ struct Ops {
   void (*norm2)(int64_t nv, const void* x, double* sums);                                      // [lane]
   void (*axpy_norm2)(int64_t nv, const void* a, bool real, const void* x, void* y, double* sums);
   void (*cg_update)(int64_t nv, const void* a, bool real, const void* p, const void* ap, void* x, void* r, double* sums);
+  double (*multiply_adds)(int64_t rounds);  // 12 independent chains of vector multiply-adds, to measure the peak
 };
 
 struct KernelTable {

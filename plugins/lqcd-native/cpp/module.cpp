@@ -9,9 +9,11 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <chrono>
 #include <complex>
 #include <cstring>
 #include <stdexcept>
+#include <utility>
 
 #include "exact.h"
 #include "kernels.h"
@@ -74,6 +76,51 @@ const KernelTable* find_kernels(const std::string& name) {
       return isa.table();
     }
   throw std::invalid_argument("no such instruction set in this build");
+}
+
+// Peak rates of this machine with the kernels' own instructions: what `bench.py` sets beside its figures. Bytes are those
+// the program asks for; a store also reads its line first unless it goes around the cache.
+nb::dict measure_machine(const std::string& isa, int threads) {
+  const KernelTable* kernels = find_kernels(isa);
+  need(threads >= 1, "threads must be at least 1");
+  const auto best = [](auto&& f) {
+    double seconds = 1e30;
+    for (int k = 0; k < 5; ++k) {
+      const auto start = std::chrono::steady_clock::now();
+      f();
+      seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    }
+    return seconds;
+  };
+  nb::dict found;
+  volatile double sink = 0;
+  const int64_t rounds = 4000000;
+  for (const auto& [name, ops] : {std::pair("multiply-add single GFLOP/s", &kernels->f32), std::pair("multiply-add double GFLOP/s", &kernels->f64)}) {
+    const double t = best([&] { parallel(threads, threads, [&](int64_t) { sink = sink + ops->multiply_adds(rounds); }); });
+    found[name] = 24.0 * ops->lanes * rounds * threads / t / 1e9;
+  }
+  const Ops& ops = kernels->f64;
+  for (const auto& [name, mib] : {std::pair("memory", 512), std::pair("256 KiB a thread", 0)}) {
+    const int64_t bytes = mib ? int64_t(mib) << 20 : int64_t(128) << 10;  // of each of two arrays
+    const int64_t nv = bytes / (24 * ops.lanes * 8) / threads, chunk = nv * 24 * ops.lanes * 8;
+    Block x(mib ? bytes : bytes * threads), y(mib ? bytes : bytes * threads), a(2 * 64);
+    const int64_t each = mib ? nv : bytes / (24 * ops.lanes * 8), step = mib ? chunk : bytes;
+    std::memset(a.data(), 0, 128);
+    const auto at = [&](Block& b, int64_t k) { return static_cast<char*>(b.data()) + k * step; };
+    parallel(threads, threads, [&](int64_t k) { std::memset(at(x, k), 0, each * 24 * ops.lanes * 8), std::memset(at(y, k), 0, each * 24 * ops.lanes * 8); });
+    const int repeat = mib ? 1 : 2000;
+    double sums[kMaxLanes * 64];
+    const double read = best([&] {
+      parallel(threads, threads, [&](int64_t k) { for (int r = 0; r < repeat; ++r) ops.norm2(each, at(x, k), sums + k % 32 * 16); });
+    });
+    const double update = best([&] {
+      parallel(threads, threads, [&](int64_t k) { for (int r = 0; r < repeat; ++r) ops.axpy(each, a.data(), true, at(x, k), at(y, k)); });
+    });
+    const double moved = double(each) * 24 * ops.lanes * 8 * threads * repeat / 1e9;
+    found[(std::string(name) + ", read GB/s").c_str()] = moved / read;
+    found[(std::string(name) + ", y += a x GB/s").c_str()] = 3 * moved / update;
+  }
+  return found;
 }
 
 // -- moving data between host order and a layout -----------------------------------------------------------------------
@@ -618,6 +665,7 @@ class Hop {
 NB_MODULE(_native, m) {
   m.doc() = "Kernels and memory of the backend `native`.";
   m.def("instruction_sets", &isas, "runnable"_a = true, "Names of the instruction sets, best first.");
+  m.def("measure_machine", &measure_machine, "isa"_a, "threads"_a = 1);
 #if defined(__clang__)
   m.attr("compiler") = "clang " __clang_version__;
 #else
