@@ -13,6 +13,7 @@ array operation is a pass over memory, about 700 bytes per site and direction in
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -31,6 +32,10 @@ def _rows(block: np.ndarray) -> list[tuple[int, complex]]:
 
 UPPER = [_rows(g[:2, 2:]) for g in GAMMA]  # B per direction
 LOWER = [_rows(g[2:, :2]) for g in GAMMA]  # B^dagger
+
+
+_BLOCK_BYTES = 1 << 21
+"""Columns go through together up to this size: temporaries stay small beside twelve columns, and near the cache."""
 
 
 class Shift:
@@ -73,6 +78,10 @@ def color_multiply(u: np.ndarray, h: np.ndarray) -> np.ndarray:
 class NumpyBackend:
     """See the module. It takes no options."""
 
+    def __init__(self):
+        # Halves of the packed links per bind and precision: the hops to even and to odd share them.
+        self._halves: weakref.WeakKeyDictionary[Links, dict] = weakref.WeakKeyDictionary()
+
     def space(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int = 1, parity=FULL) -> ArraySpace:
         return ArraySpace(np, geometry, precision, n_rhs, parity)
 
@@ -81,10 +90,12 @@ class NumpyBackend:
         return self._hop(space, u, u, Shift(space.geometry, FULL))
 
     def parity_hopping(self, links: Links, target: ArraySpace) -> Callable[[Handle], Handle]:
-        u = self._pack_links(links, target)
-        here, there = (
-            target.geometry.split_parity(u, parity, lead=3) for parity in (target.parity, 1 - target.parity)
-        )
+        kept = self._halves.setdefault(links, {})
+        name = target.precision.name
+        if name not in kept:
+            u = self._pack_links(links, target)
+            kept[name] = [target.geometry.split_parity(u, parity, lead=3) for parity in (0, 1)]
+        here, there = kept[name][target.parity], kept[name][1 - target.parity]
         return self._hop(target, here, there, Shift(target.geometry, target.parity))
 
     def site_diagonal(self, term: SiteDiagonal, space: ArraySpace) -> Callable[[Handle], Handle]:
@@ -105,10 +116,10 @@ class NumpyBackend:
     def _hop(space: ArraySpace, here: np.ndarray, there: np.ndarray, shift: Shift) -> Callable[[Handle], Handle]:
         """H landing on the space's sites; ``here`` are links on those sites, ``there`` on the neighbours'."""
         half = space.precision.real_dtype.type(0.5)
+        column = 4 * here[0].nbytes // here.shape[1]  # bytes of one spinor column
+        together = max(1, _BLOCK_BYTES // column)
 
-        def hop(handle: Handle) -> Handle:
-            psi = space.load(handle)
-            out = np.zeros_like(psi)
+        def add_hops(psi: np.ndarray, out: np.ndarray) -> None:
             for mu in range(4):
                 for sign, links in ((-1, here[mu]), (+1, there[mu])):
                     h = np.stack([psi[:, s] + sign * c * psi[:, 2 + p] for s, (p, c) in enumerate(UPPER[mu])], axis=1)
@@ -119,6 +130,12 @@ class NumpyBackend:
                     out[:, :2] += h
                     for s, (p, c) in enumerate(LOWER[mu]):
                         out[:, 2 + s] += (sign * c) * h[:, p]
+
+        def hop(handle: Handle) -> Handle:
+            psi = space.load(handle)
+            out = np.zeros_like(psi)
+            for k in range(0, len(psi), together):
+                add_hops(psi[k : k + together], out[k : k + together])
             out *= half
             return space.store(out)
 
