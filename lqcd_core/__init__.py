@@ -16,14 +16,29 @@ import importlib
 
 from . import errors
 from .backend import (
-    FEATURES, Backend, BackendInfo, DiracTerms, Links, Option, Request, SiteDiagonal, Space,
+    FEATURES,
+    Backend,
+    BackendInfo,
+    DiracTerms,
+    Links,
+    Option,
+    Request,
+    SiteDiagonal,
+    Space,
 )  # fmt: skip
 from .errors import LQCDError
 from .fields import ColorSpinorField, GaugeField, Propagator, random_gauge_rotation
 from .geometry import EVEN, FULL, ODD, LatticeGeometry
 from .hookspecs import hookimpl
 from .operators import (
-    BoundOperator, CloverWilsonDirac, DiracOperator, LinearOperator, SchurOperator, TwistedMassDirac, WilsonDirac, bind,
+    BoundOperator,
+    CloverWilsonDirac,
+    DiracOperator,
+    LinearOperator,
+    SchurOperator,
+    TwistedMassDirac,
+    WilsonDirac,
+    bind,
     explain,
 )  # fmt: skip
 from .precision import PRECISIONS, Precision

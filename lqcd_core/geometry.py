@@ -142,7 +142,9 @@ class LatticeGeometry:
         pairs = out.reshape(*head, self.T, self.Z, self.Y, self.X // 2, 2, *tail)
         for parity, half in ((EVEN, even), (ODD, odd)):
             if half is not None:
-                index = self._pair_index(parity).reshape((1,) * lead + (self.T, self.Z, self.Y, 1, 1) + (1,) * len(tail))
+                index = self._pair_index(parity).reshape(
+                    (1,) * lead + (self.T, self.Z, self.Y, 1, 1) + (1,) * len(tail)
+                )
                 np.put_along_axis(pairs, index, half[(slice(None),) * (lead + 4) + (None,)], axis=lead + 4)
         return out
 

@@ -75,9 +75,7 @@ class Registry:
 
     def _skip(self, label: str, error: Exception) -> None:
         self._broken[label] = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"plugin {label} was left out: {type(error).__name__}: {error}", PluginWarning, stacklevel=3
-        )
+        warnings.warn(f"plugin {label} was left out: {type(error).__name__}: {error}", PluginWarning, stacklevel=3)
 
     @property
     def broken(self) -> Mapping[str, str]:
@@ -231,7 +229,7 @@ def registered(plugin: Any) -> Iterator[None]:
 def rank(request, names: Iterable[str], preferred: Iterable[str], registry: Registry | None = None) -> list[str]:
     """Names in the order in which they are tried.
 
-        user's preference  >  lqcd_rank_backends  >  BackendInfo.rank  >  name
+    user's preference  >  lqcd_rank_backends  >  BackendInfo.rank  >  name
     """
     registry = registry or REGISTRY
     records = registry.records()

@@ -307,9 +307,7 @@ def bind_operator(
         if isinstance(array, np.ndarray):
             array = array.view()
             array.setflags(write=False)
-        links = Links(
-            geometry, array, definition.boundary, definition.hop_coefficients, digest_of(to_numpy(array))
-        )
+        links = Links(geometry, array, definition.boundary, definition.hop_coefficients, digest_of(to_numpy(array)))
         frozen = links, definition.site_diagonal(gauge)
     return BoundOperator(definition, gauge, *frozen, choice, precision, int(n_rhs))
 

@@ -105,7 +105,9 @@ class DiracOperator(abc.ABC):
         if gauge is None:
             gauge = getattr(self, "_gauge", None)
             if gauge is None:
-                raise ParameterError(f"{type(self).__name__}(psi) needs links: pass them, D(psi, U), or D.set_gauge(U).")
+                raise ParameterError(
+                    f"{type(self).__name__}(psi) needs links: pass them, D(psi, U), or D.set_gauge(U)."
+                )
         spinor, links = raw(psi), raw(gauge)
         if not hasattr(spinor, "dtype") or not hasattr(links, "dtype"):
             raise FieldTypeError(
