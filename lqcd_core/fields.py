@@ -14,7 +14,7 @@ import numpy as np
 
 from . import random as rng
 from .arrays import from_numpy, is_complex, library_of, to_numpy
-from .errors import FieldShapeError, FieldTypeError, NonUnitaryLinksError, ParameterError
+from .errors import FieldShapeError, FieldTypeError, GeometryError, NonUnitaryLinksError, ParameterError
 from .gamma import basis_rotation
 from .geometry import FULL, LatticeGeometry
 from .precision import Precision, as_precision
@@ -34,6 +34,12 @@ def from_storage(storage: np.ndarray, precision: Precision) -> np.ndarray:
         return storage
     wide = storage.astype(np.float32)
     return np.ascontiguousarray(wide).view(np.complex64)[..., 0]
+
+
+def _lattice(geometry: Any) -> LatticeGeometry:
+    if not isinstance(geometry, LatticeGeometry):
+        raise GeometryError(f"a field needs a LatticeGeometry first, got {type(geometry).__name__}.")
+    return geometry
 
 
 def _complex_input(array: Any, what: str) -> np.ndarray:
@@ -123,7 +129,7 @@ class GaugeField(_HostField):
 
     def __init__(self, geometry: LatticeGeometry, array, precision=None):
         a = _complex_input(array, "links")
-        geometry.check_links(a.shape)
+        _lattice(geometry).check_links(a.shape)
         self.geometry = geometry
         self.precision = as_precision(precision if precision is not None else a.dtype)
         self.storage = to_storage(a, self.precision)
@@ -141,7 +147,7 @@ class GaugeField(_HostField):
     def cold(cls, geometry: LatticeGeometry, precision="double") -> GaugeField:
         """The unit field, U = 1."""
         p = as_precision(precision)
-        a = np.empty(geometry.gauge_shape, p.complex_dtype)
+        a = np.empty(_lattice(geometry).gauge_shape, p.complex_dtype)
         a[...] = np.eye(geometry.nc)
         return cls(geometry, a, p)
 
@@ -171,7 +177,7 @@ class GaugeField(_HostField):
         >>> U.unitarity() < 1e-13
         True
         """
-        out = cls(geometry, haar_links(geometry, seed, range(geometry.volume)), precision)
+        out = cls(geometry, haar_links(geometry, seed, range(_lattice(geometry).volume)), precision)
         out.origin = {"kind": "random (Haar)", "seed": seed}
         return out
 
@@ -263,6 +269,7 @@ class ColorSpinorField(_HostField):
 
     def __init__(self, geometry: LatticeGeometry, array, precision=None, parity=FULL):
         a = _complex_input(array, "a spinor")
+        _lattice(geometry)
         if parity is not FULL:
             if parity not in (0, 1):
                 raise ParameterError(f"parity must be None (full lattice), 0 (even) or 1 (odd), got {parity!r}.")
@@ -287,7 +294,7 @@ class ColorSpinorField(_HostField):
     def zeros(cls, geometry: LatticeGeometry, n_rhs: int | None = None, precision="double") -> ColorSpinorField:
         """The zero spinor (or a batch of ``n_rhs``)."""
         p = as_precision(precision)
-        return cls(geometry, np.zeros(_batched(geometry.spinor_shape, n_rhs), p.complex_dtype), p)
+        return cls(geometry, np.zeros(_batched(_lattice(geometry).spinor_shape, n_rhs), p.complex_dtype), p)
 
     @classmethod
     def point_source(
@@ -300,6 +307,7 @@ class ColorSpinorField(_HostField):
         ParameterError
             If the site, spin or colour lies outside the lattice.
         """
+        _lattice(geometry)
         limits = {"t": (t, geometry.T), "z": (z, geometry.Z), "y": (y, geometry.Y), "x": (x, geometry.X),
                   "spin": (spin, 4), "color": (color, geometry.nc)}  # fmt: skip
         for name, (value, limit) in limits.items():
@@ -319,7 +327,7 @@ class ColorSpinorField(_HostField):
         Column k of a batch is the field of the same seed with stream k, whatever the batch size. (For Gaussian
         *smearing* see :func:`lqcd_core.hadrons.smearing.gaussian_smear`.)
         """
-        per_site = 4 * geometry.nc
+        per_site = 4 * _lattice(geometry).nc
         _batched((), n_rhs)  # an empty batch is refused before numpy complains about it
 
         def column(k):
@@ -387,6 +395,12 @@ class ColorSpinorField(_HostField):
     def __sub__(self, other):
         return self._binary(other, np.subtract, "subtract")
 
+    def __radd__(self, other):
+        return self._binary(other, np.add, "add")  # an array on the left: refused in the same words
+
+    def __rsub__(self, other):
+        return self._binary(other, np.subtract, "subtract")
+
     def __mul__(self, scalar):
         return self._like(self.array * self.array.dtype.type(_scalar(scalar)))
 
@@ -400,6 +414,10 @@ class ColorSpinorField(_HostField):
 
     def inner(self, other: ColorSpinorField):
         r""":math:`\langle\psi,\phi\rangle=\sum\psi^*\phi`, in double; one number, or one per column of a batch."""
+        if not isinstance(other, ColorSpinorField):
+            raise FieldTypeError(
+                f"inner product of a spinor and {type(other).__name__}; wrap an array in ColorSpinorField(geometry, array)."
+            )
         a, b = self.batch, other.batch
         if (self.geometry, self.parity, a.shape) != (other.geometry, other.parity, b.shape):
             raise FieldShapeError(

@@ -226,7 +226,7 @@ def choose(request: Request, backend=None) -> Choice:
             except BackendUnavailable as error:
                 reason = str(error)
         raise BackendUnavailable(
-            f"backend {named.name!r} (named by {named.by}) cannot run {request}: {reason}. "
+            f"backend {named.name!r} (named by {named.by}) cannot run {request}: {reason.rstrip('.')}. "
             "Nothing falls back in silence: change the request, or name another backend (`lqcd backends` lists them)."
         )
     rejected: list[tuple[str, str]] = []

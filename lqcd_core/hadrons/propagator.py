@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import FieldShapeError, ParameterError
 from ..fields import ColorSpinorField, Propagator
 from ..geometry import EVEN
+from ..operators.bound import BoundOperator
 from ..solvers.krylov import Solver
 from ..solvers.solution import Callback, Progress, SolverInfo, merge_infos
 from ..solvers.solve import solve
@@ -84,6 +85,13 @@ def propagator(
     >>> S.provenance["solve"]["converged"], S.source["kind"]
     (True, 'point')
     """
+    if not isinstance(M, BoundOperator):
+        raise ParameterError(f"M must be a bound operator (WilsonDirac(...).bind(U)), got {type(M).__name__}.")
+    if not isinstance(source, Source):
+        raise ParameterError(
+            f"source must be a Source such as point_source(U.geometry), got {type(source).__name__}; "
+            "one field of your own is solved by solve(M, b, solver)."
+        )
     if source.geometry != M.geometry:
         raise FieldShapeError(f"the source lives on {source.geometry}, the operator on {M.geometry}.")
     g = M.geometry

@@ -217,6 +217,8 @@ class BoundOperator:
     def check_spinor(self, psi) -> None:
         """Raise if a host field does not fit: lattice, parity, or a precision that would be lowered in silence."""
         array = raw(psi)
+        if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+            raise FieldTypeError(f"a spinor must be a field or an array, got {type(psi).__name__}.")
         if hasattr(psi, "geometry") and psi.geometry != self.geometry:
             raise FieldShapeError(f"the spinor lives on {psi.geometry}, the operator on {self.geometry}.")
         if getattr(psi, "parity", FULL) is not FULL:

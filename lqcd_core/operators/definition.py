@@ -52,8 +52,8 @@ def mass_and_kappa(mass, kappa) -> tuple[float, float]:
             raise ParameterError("mass = -4 makes kappa infinite.")
         return mass, 1.0 / (8.0 + 2.0 * mass)
     kappa = real_number("kappa", kappa)
-    if kappa == 0.0:
-        raise ParameterError("kappa = 0 makes the mass infinite.")
+    if kappa == 0.0 or not math.isfinite(0.5 / kappa):  # a subnormal kappa overflows too
+        raise ParameterError(f"kappa = {kappa:g} makes the mass infinite.")
     return 1.0 / (2.0 * kappa) - 4.0, kappa
 
 

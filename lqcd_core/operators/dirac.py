@@ -113,8 +113,9 @@ class DiracOperator(abc.ABC):
             raise FieldTypeError(
                 f"expected fields or arrays, got {type(psi).__name__} and {type(gauge).__name__} (order: D(psi, U))."
             )
-        if "complex" not in str(spinor.dtype):
-            raise FieldTypeError(f"a spinor must be complex, got {spinor.dtype}.")
+        for what, array in (("a spinor", spinor), ("links", links)):
+            if "complex" not in str(array.dtype):
+                raise FieldTypeError(f"{what} must be complex, got {array.dtype}.")
         precision = psi.precision if hasattr(psi, "geometry") else as_precision(spinor.dtype)
         grads = bool(getattr(spinor, "requires_grad", False) or getattr(links, "requires_grad", False))
         n_rhs = spinor.shape[0] if len(spinor.shape) == 7 else 1

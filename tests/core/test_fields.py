@@ -436,6 +436,26 @@ def test_mismatched_fields_do_not_mix():
             bad()
 
 
+def test_what_is_no_field_is_refused_with_its_name():
+    a = ColorSpinorField.gaussian(GEOMETRY, 1)
+    for bad in (
+        lambda: a.array + a,
+        lambda: a.array - a,
+        lambda: sum([a, a]),
+        lambda: a.inner([1]),
+        lambda: a.inner(a.array),
+    ):
+        with pytest.raises(FieldTypeError, match=r"ndarray|int|list"):
+            bad()
+    for make in (
+        lambda g: GaugeField.cold(g), lambda g: GaugeField.random(g, 1), lambda g: GaugeField(g, a.array),
+        lambda g: ColorSpinorField.zeros(g), lambda g: ColorSpinorField.gaussian(g, 1),
+        lambda g: ColorSpinorField.point_source(g), lambda g: ColorSpinorField(g, a.array),
+    ):  # fmt: skip
+        with pytest.raises(GeometryError, match="LatticeGeometry"):
+            make((4, 4, 4, 4))
+
+
 def test_inner_products():
     a, b = (ColorSpinorField.gaussian(GEOMETRY, s, n_rhs=3) for s in (1, 2))
     want = [np.vdot(x, y) for x, y in zip(a.array, b.array)]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lqcd_core import (
+    BiCGStab,
     CloverWilsonDirac,
     ColorSpinorField,
     GaugeField,
@@ -14,6 +15,7 @@ from lqcd_core import (
     WilsonDirac,
     prefer_backends,
     random_gauge_rotation,
+    solve,
     use_backend,
 )  # fmt: skip
 from lqcd_core.backend import SiteDiagonal
@@ -218,6 +220,7 @@ def test_mass_and_kappa_are_one_number():
     [
         (dict(mass=0.1, kappa=0.1), "got both"), (dict(), "got neither"), (dict(mass=math.nan), "finite"),
         (dict(mass=math.inf), "finite"), (dict(kappa=math.nan), "finite"), (dict(kappa=0.0), "mass infinite"),
+        (dict(kappa=1e-320), "mass infinite"),
         (dict(mass=-4), "kappa infinite"), (dict(mass="0.1"), "real number"), (dict(mass=True), "real number"),
         (dict(mass=0.1 + 0j), "real number"), (dict(mass=0.1, xi0=0), "positive"), (dict(mass=0.1, nu=-1), "positive"),
         (dict(mass=0.1, xi0=math.nan), "finite"), (dict(mass=0.1, boundary=(1, 1, 1)), "four phases"),
@@ -401,6 +404,8 @@ MISTAKES = [
     ("empty batch", lambda: (PSI.array[None][:0], U.array), FieldShapeError, "empty batch"),
     ("arguments exchanged", lambda: (U.array, PSI.array), FieldShapeError, "links"),
     ("a list", lambda: ([1, 2], U.array), FieldTypeError, r"D\(psi, U\)"),
+    ("real links", lambda: (PSI, U.array.real), FieldTypeError, "links must be complex"),
+    ("links of objects", lambda: (PSI, U.array.astype(object)), FieldTypeError, "links must be complex"),
     ("a field on one parity", lambda: (
         ColorSpinorField(GE, GE.split_parity(PSIE.array, 0), parity=0), UE), FieldShapeError, "even_odd"),
 ]  # fmt: skip
@@ -411,6 +416,14 @@ def test_mistakes_are_errors_and_never_broadcast(make, error, says):
     psi, u = make()
     with pytest.raises(error, match=says):
         WilsonDirac(mass=0.1)(psi, u)
+
+
+@pytest.mark.parametrize("wrong", [[1, 2], None, 3, "psi"], ids=str)
+def test_a_bound_operator_says_what_is_no_spinor(wrong):
+    m = WilsonDirac(mass=0.1).bind(U)
+    for use in (m, m.dagger, lambda b: solve(m, b, BiCGStab(tol=1e-8))):
+        with pytest.raises(FieldTypeError, match="a field or an array"):
+            use(wrong)
 
 
 def test_precision_is_never_lowered_in_silence():

@@ -139,6 +139,11 @@ def test_wrong_columns_are_refused(M, columns):
 
 
 def test_other_wrong_requests_are_refused(M):
+    for wrong in (ColorSpinorField.gaussian(G, 1), np.zeros(G.spinor_shape, complex), None):
+        with pytest.raises(ParameterError, match="Source"):
+            propagator(M, wrong, S)
+    with pytest.raises(ParameterError, match="bound operator"):
+        propagator(WilsonDirac(mass=0.1), point_source(G), S)
     with pytest.raises(FieldShapeError, match="lives on"):
         propagator(M, point_source(LatticeGeometry(T=2, Z=2, Y=2, X=2)), S)
     for batch in (0, -1, 1.5, True):
