@@ -358,6 +358,44 @@ class DiracTerms:
     """``asymmetric`` A - H A^-1 H, or ``symmetric`` 1 - A^-1 H A^-1 H."""
 
 
+class HaloHop(Protocol):
+    r"""The hopping term of a slab whose neighbours in t live elsewhere; see :class:`SupportsHalo`.
+
+    Called as ``below, above = exchange(*faces(x))`` while ``partial = interior(x)`` runs, then
+    ``exterior(x, partial, below, above)``.
+    """
+
+    def faces(self, x: Handle) -> tuple[np.ndarray, np.ndarray]:
+        r"""(for the slab before, for the slab after), new contiguous host arrays; x is left alone.
+
+        The slab before needs the half spinors :math:`(1-\gamma_t)\psi` of the first slice and multiplies them by its own
+        links; the slab after needs :math:`U_t^\dagger(1+\gamma_t)\psi` of the last slice, multiplied here. 2 Nc complex
+        numbers per site and column. Layout and type are the backend's: only its own other slabs read them.
+        """
+
+    def interior(self, x: Handle) -> Any:
+        """What can be computed without faces; x is left alone. Seen by :meth:`exterior` alone."""
+
+    def exterior(self, x: Handle, partial: Any, below: np.ndarray, above: np.ndarray) -> Handle:
+        """H x, a new handle, from the faces of the slab before (``below``) and after (``above``); consumes ``partial``.
+
+        Every site is computed by the arithmetic of ``hopping``, in the same order: cutting a lattice changes no bits.
+        ``below`` and ``above`` are not kept.
+        """
+
+
+@runtime_checkable
+class SupportsHalo(Protocol):
+    """The hopping term of a slab of time slices, with half-spinor faces that somebody else carries."""
+
+    def halo_hopping(self, links: Links, target: Space) -> HaloHop:
+        """H on a slab: t is not periodic, its two edges are faces. On a parity, H that lands on ``target.parity``.
+
+        ``links`` are those of the slab. ``links.phases[0]`` multiplies the t links of its last slice, as always: whoever
+        cuts the lattice gives 1 to every slab but the last.
+        """
+
+
 @runtime_checkable
 class SupportsFusedBLAS(Protocol):
     """On a Space: updates and the norm of the result in one pass."""

@@ -150,6 +150,12 @@ class DeviceSolveConformance(_Conformance):
     groups, must_implement = ("device_solve",), True
 
 
+class HaloConformance(_Conformance):
+    """The laws of SupportsHalo."""
+
+    groups, must_implement = ("halo",), True
+
+
 class DescribesConformance(_Conformance):
     """The laws of Describes."""
 

@@ -32,6 +32,7 @@ from ..backend import (
     SupportsEvenOdd,
     SupportsFusedBLAS,
     SupportsFusedDirac,
+    SupportsHalo,
     SupportsSiteDiagonal,
     SupportsSlices,
     digest_of,
@@ -205,6 +206,7 @@ GROUPS: dict[str, tuple[Any, str]] = {
     "conversion": (SupportsConversion, "space"),
     "arrays": (SupportsArrays, "space"),
     "device_solve": (SupportsDeviceSolve, "backend"),
+    "halo": (SupportsHalo, "backend"),
     "describes": (Describes, "backend"),
 }
 """Group of laws -> (protocol, who implements it)."""
@@ -1073,6 +1075,49 @@ def device_solve_reaches_its_target(case: Case) -> None:
                 same_bits(m.space.unpack(handle), before, "b or x0 after a solve")
     if not offered:
         raise NotApplicable(f"backend {case.backend!r} leaves this solve to the core")
+
+
+@law("halo")
+def slabs_with_faces_are_the_whole(case: Case) -> None:
+    """H of two slabs that exchange faces equals H of the lattice, in full and from parity to parity."""
+    if case.lattice[0] < 4:
+        raise NotApplicable(f"cutting T = {case.lattice[0]} leaves a slab of fewer than two slices")
+    u, psi = case.links(), case.spinors()
+    cut = 2
+    ranges = (slice(0, cut), slice(cut, case.lattice[0]))
+    phases = [(1, *PHASES[1:]), PHASES]
+    parities = [FULL]
+    if isinstance(case.instance, SupportsEvenOdd) and case.geometry.why_no_parity() is None:
+        parities += [EVEN, ODD]
+    for parity in parities:
+        source = psi if parity is FULL else case.geometry.split_parity(psi, 1 - parity, lead=1)
+        want = reference.hopping(u, _embed(case, source, parity), PHASES, COEFFICIENTS)
+        want = want if parity is FULL else case.geometry.split_parity(want, parity, lead=1)
+        hops, handles, spaces = [], [], []
+        for piece, phase in zip(ranges, phases):
+            g = attrs.evolve(case.geometry, T=piece.stop - piece.start)
+            target = case.instance.space(g, case.precision, case.n_rhs, parity)
+            other = case.instance.space(g, case.precision, case.n_rhs, FULL if parity is FULL else 1 - parity)
+            slab = u[piece]
+            hops.append(case.instance.halo_hopping(Links(g, slab, phase, COEFFICIENTS, digest_of(slab)), target))
+            handles.append(other.pack(source[:, piece]))
+            spaces.append((target, other))
+        faces = [hop.faces(x) for hop, x in zip(hops, handles)]
+        for down, up in faces:
+            limit = case.n_rhs * np.prod(case.geometry.parity_shape(parity)[1:]) // 2 * 2 * case.precision.real_dtype.itemsize
+            assert down.nbytes <= limit and up.nbytes <= limit, "a face is larger than the half spinors of a slice"
+        for k, (hop, x) in enumerate(zip(hops, handles)):
+            before = spaces[k][1].unpack(x)
+            got = hop.exterior(x, hop.interior(x), faces[1 - k][1].copy(), faces[1 - k][0].copy())
+            close(spaces[k][0].unpack(got), want[:, ranges[k]], case.tolerance(), f"slab {k}, parity {parity}")
+            same_bits(spaces[k][1].unpack(x), before, f"psi of slab {k} after H")
+
+
+def _embed(case: Case, half: np.ndarray, target) -> np.ndarray:
+    """A spinor on the parity that hops to ``target`` as one on the full lattice (itself for FULL)."""
+    if target is FULL:
+        return half
+    return case.geometry.join_parity(*((None, half) if target == EVEN else (half, None)), lead=1)
 
 
 @law("describes")

@@ -34,7 +34,7 @@ UPPER = [_rows(g[:2, 2:]) for g in GAMMA]  # B per direction
 LOWER = [_rows(g[2:, :2]) for g in GAMMA]  # B^dagger
 
 
-_BLOCK_BYTES = 1 << 21
+BLOCK_BYTES = 1 << 21
 """Columns go through together up to this size: temporaries stay small beside twelve columns, and near the cache."""
 
 
@@ -75,6 +75,11 @@ def color_multiply(u: np.ndarray, h: np.ndarray) -> np.ndarray:
     return out
 
 
+def project(psi: np.ndarray, mu: int, sign: int) -> np.ndarray:
+    """Half spinors ``(n, 2, Nc, ...)`` of (1 + sign gamma_mu) psi: its upper two spins."""
+    return np.stack([psi[:, s] + sign * c * psi[:, 2 + p] for s, (p, c) in enumerate(UPPER[mu])], axis=1)
+
+
 class NumpyBackend:
     """See the module. It takes no options."""
 
@@ -90,13 +95,24 @@ class NumpyBackend:
         return self._hop(space, u, u, Shift(space.geometry, FULL))
 
     def parity_hopping(self, links: Links, target: ArraySpace) -> Callable[[Handle], Handle]:
+        return self._hop(target, *self._link_halves(links, target), Shift(target.geometry, target.parity))
+
+    def halo_hopping(self, links: Links, target: ArraySpace):
+        from .halo import SlabHop
+
+        if target.parity is FULL:
+            u = self._pack_links(links, target)
+            return SlabHop(target, u, u)
+        return SlabHop(target, *self._link_halves(links, target))
+
+    def _link_halves(self, links: Links, target: ArraySpace) -> tuple[np.ndarray, np.ndarray]:
+        """Packed links on the target's parity and on the other."""
         kept = self._halves.setdefault(links, {})
         name = target.precision.name
         if name not in kept:
             u = self._pack_links(links, target)
             kept[name] = [target.geometry.split_parity(u, parity, lead=3) for parity in (0, 1)]
-        here, there = kept[name][target.parity], kept[name][1 - target.parity]
-        return self._hop(target, here, there, Shift(target.geometry, target.parity))
+        return kept[name][target.parity], kept[name][1 - target.parity]
 
     def site_diagonal(self, term: SiteDiagonal, space: ArraySpace) -> Callable[[Handle], Handle]:
         return space.site_diagonal(term)
@@ -117,12 +133,12 @@ class NumpyBackend:
         """H landing on the space's sites; ``here`` are links on those sites, ``there`` on the neighbours'."""
         half = space.precision.real_dtype.type(0.5)
         column = 4 * here[0].nbytes // here.shape[1]  # bytes of one spinor column
-        together = max(1, _BLOCK_BYTES // column)
+        together = max(1, BLOCK_BYTES // column)
 
         def add_hops(psi: np.ndarray, out: np.ndarray) -> None:
             for mu in range(4):
                 for sign, links in ((-1, here[mu]), (+1, there[mu])):
-                    h = np.stack([psi[:, s] + sign * c * psi[:, 2 + p] for s, (p, c) in enumerate(UPPER[mu])], axis=1)
+                    h = project(psi, mu, sign)
                     if sign < 0:  # (1 - gamma) U(x) psi(x + mu)
                         h = color_multiply(links, shift.forward(mu, h))
                     else:  # (1 + gamma) U^dagger(x - mu) psi(x - mu): multiply there, then shift

@@ -6,7 +6,7 @@ INFO = BackendInfo(
     name="numpy",
     load="lqcd_backends.numpy.backend:NumpyBackend",
     precisions={"double", "single", "half", "bf16"},
-    features={"even_odd", "site_diagonal", "exact_slices"},
+    features={"even_odd", "site_diagonal", "exact_slices", "halo"},
     rank=0,
     summary="reference: any Nc, any extents, every precision but fixed16; one thread",
 )

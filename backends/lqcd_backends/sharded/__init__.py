@@ -1,0 +1,1 @@
+"""One lattice over several workers, split along T, on top of any backend."""

@@ -1,0 +1,60 @@
+"""Record of the sharded executor. Imports nothing heavy: the inner backend is loaded when the executor is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lqcd_core import BackendInfo, hookimpl
+from lqcd_core.backend import Option
+
+EXECUTORS = ("threads", "processes")
+REDUCTIONS = ("exact", "fast")
+
+
+def _inner(value) -> str | None:
+    if isinstance(value, str):
+        return None
+    if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping):
+        return None
+    return "must be the name of a backend, or (name, options)"
+
+
+def _shards(value) -> str | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return None
+    return "must be a whole number of at least 1, or None for one a usable core"
+
+
+def _one_of(names: tuple[str, ...]):
+    return lambda value: None if value in names else f"must be one of {', '.join(map(repr, names))}"
+
+
+def _timeout(value) -> str | None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return None if number and math.isfinite(value) and value > 0 else "must be a positive number of seconds"
+
+
+INFO = BackendInfo(
+    name="sharded",
+    load="lqcd_backends.sharded.backend:sharded",
+    # What it can do is what the inner backend can: that is asked of the inner record when a lattice is known.
+    precisions={"double", "single", "half", "bf16", "fixed16"},
+    rank=0,
+    wraps=True,
+    options={
+        "inner": Option("the backend that works on each slab, a name or (name, options); must be given", None, _inner),
+        "shards": Option("slabs of the lattice, at least 1; None takes one a usable core", None, _shards),
+        "executor": Option("'threads' in this process, or 'processes' on this host", "threads", _one_of(EXECUTORS)),
+        "reductions": Option(
+            "'exact': the same bits for any number of shards; 'fast': one number a shard", "exact", _one_of(REDUCTIONS)
+        ),
+        "timeout": Option("seconds after which a worker that does not answer counts as hung", 300.0, _timeout),
+    },
+    summary="executor: splits the lattice along T over threads or processes, each with an inner backend",
+)
+
+
+@hookimpl
+def lqcd_register_backends():
+    return [INFO]
