@@ -79,6 +79,14 @@ def test_a_closed_pipe_is_no_traceback(configuration):
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-"])
+def test_a_closed_stream_is_no_bug(configuration, closed):
+    program = f'{sys.executable} -c "from lqcd_core.cli import main; main()"'
+    for words in ("backends", f"info {configuration}"):
+        done = subprocess.run(f"{program} {words} {closed}", shell=True, capture_output=True, text=True)
+        assert done.returncode == 0 and "Traceback" not in done.stderr + done.stdout
+
+
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 

@@ -144,6 +144,22 @@ def test_mistakes_are_refused(lqcd, ensemble, configuration, tmp_path):
     assert (tmp_path / "s.csv").read_text() == "precious"
 
 
+def test_an_input_is_never_an_output(lqcd, ensemble, tmp_path):
+    path = tmp_path / "mine.h5"
+    path.write_bytes(ensemble[0][1].read_bytes())
+    (tmp_path / "link.h5").symlink_to(path)
+    before = path.read_bytes()
+    for name in ("mine", "link"):
+        result = lqcd("spectrum", path, "-o", tmp_path / name, "--force", code=2)
+        assert "is an input of this command" in result.stderr and path.read_bytes() == before
+    result = lqcd("spectrum", path, "-o", tmp_path / "s", "--csv", tmp_path / "s.h5", code=2)
+    assert "two outputs" in result.stderr
+    for wrong, says in ((("-o", tmp_path / "no" / "s"), "directory does not exist"), (("--bin-size", 0), "bin of 0"), (
+            ("--bin-size", 2), "bin of 2")):  # fmt: skip
+        result = lqcd("spectrum", path, "-o", tmp_path / "s", *wrong, code=2)
+        assert says in result.stderr and "contractions" not in result.stderr
+
+
 @pytest.mark.parametrize(("kind", "magic"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_the_plot_is_the_same_file_for_the_same_numbers(lqcd, ensemble, tmp_path, kind, magic):
     for name in "ab":

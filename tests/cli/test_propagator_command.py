@@ -340,6 +340,16 @@ def test_an_output_that_cannot_be_written_is_said_before_the_solve(lqcd, configu
 # -- the main job ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["mine", "./mine", "link"])
+def test_the_configuration_is_never_the_output(lqcd, configuration, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_bytes(configuration.read_bytes())
+    (tmp_path / "link").symlink_to("mine")
+    result = lqcd("propagator", "mine", *QUICK, "-o", name, "--force", code=2)
+    assert "is an input of this command" in result.stderr
+    assert (tmp_path / "mine").read_bytes() == configuration.read_bytes()
+
+
 def test_from_another_codes_configuration_to_a_pion(lqcd, test_data, tmp_path):
     """The weak field: the pion of the file agrees with the propagator of the library."""
     config = test_data / "pyquda" / "weak_field.lime"
