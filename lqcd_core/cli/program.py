@@ -86,6 +86,9 @@ class Program(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def main(self, args=None, prog_name="lqcd", standalone_mode=True, **extra):
+        for name in ("stdout", "stderr"):
+            if getattr(sys, name) is None:  # closed by the caller (>&-): what would go there goes nowhere
+                setattr(sys, name, open(os.devnull, "w"))
         state: dict[str, Any] = extra.setdefault("obj", {})
         previous = _catch_sigterm()
         try:

@@ -13,6 +13,7 @@ import click
 
 from .exclusive import exclusive
 from .memory import compare
+from .outputs import check_outputs
 from .program import DONE, LQCDCommand
 from .progress import Progress, residual_fraction
 from .screen import remark, seconds_text
@@ -95,6 +96,7 @@ def command(ctx, configuration, output, resume, force, dry_run, quiet, **setting
 
     path = Path(output)
     stored = stored_settings(ctx)
+    check_outputs([path, _partial(path)], [configuration])
     if not dry_run and _finished(path, resume, force, stored):
         return DONE
     definition = operator_of(**{k: settings[k] for k in _OPERATOR})
@@ -247,11 +249,15 @@ def _finished(path: Path, resume: bool, force: bool, stored: str) -> bool:
     return False
 
 
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
 def _run(path: Path, M, source, solver, even_odd, provenance, store, resume, force, quiet) -> int:
     from ..errors import FileError
     from ..io import PropagatorFile
 
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     if partial.exists() and not resume:
         if not force:
             raise FileError(f"{str(partial)!r} exists: pass --resume to go on with it, or --force to start again.")

@@ -11,6 +11,7 @@ import click
 import numpy as np
 
 from .channels import CHANNELS, chosen, correlators
+from .outputs import check_outputs
 from .program import DONE, LQCDCommand
 from .progress import Progress
 from .screen import remark, table
@@ -75,9 +76,11 @@ def command(
     channels = chosen(channel_names or _DEFAULT)
     momenta = tuple(dict.fromkeys(tuple(p) for p in momenta)) or ((0, 0, 0),)
     paths = _outputs(output, csv_path, plot)
+    check_outputs(paths.values(), propagators)
     for path in paths.values():
         if path.exists() and not force:
             raise FileError(f"{str(path)!r} exists; pass --force to replace it, or choose another --output.")
+    _check_bin(bin_size, len(propagators))
     ensemble, about = _measure(propagators, channels, momenta, quiet)
     results = _estimates(ensemble, channels, momenta, mass_kind, bin_size)
     count = len(ensemble)
@@ -208,12 +211,17 @@ def _title(identity, count: int) -> str:
     return ", ".join(p for p in parts if p)
 
 
-def _estimates(ensemble, channels, momenta, mass_kind, bin_size) -> list[Result]:
+def _check_bin(bin_size: int, count: int) -> None:
     from ..errors import ParameterError
+
+    if bin_size < 1 or bin_size > count:
+        raise ParameterError(f"a bin of {bin_size} does not fit into {count} configuration(s).")
+
+
+def _estimates(ensemble, channels, momenta, mass_kind, bin_size) -> list[Result]:
     from ..hadrons import effective_mass, effective_mass_jackknife, jackknife
 
-    if bin_size < 1 or bin_size > len(ensemble):
-        raise ParameterError(f"a bin of {bin_size} does not fit into {len(ensemble)} configuration(s).")
+    _check_bin(bin_size, len(ensemble))
     errors = len(ensemble) // bin_size >= 2
     out = []
     for name, channel in channels.items():
