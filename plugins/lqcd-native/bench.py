@@ -15,11 +15,12 @@ import statistics
 import time
 
 import numpy as np
-from lqcd_core.backend import DiracTerms, Links, SiteDiagonal
-from lqcd_core.geometry import EVEN, FULL, LatticeGeometry
-from lqcd_core.precision import as_precision
 from lqcd_native import _native
 from lqcd_native.backend import NativeBackend
+
+from lqcd_core.backend import DiracTerms, Links, SiteDiagonal
+from lqcd_core.geometry import EVEN, LatticeGeometry
+from lqcd_core.precision import as_precision
 
 FLOPS = 1320
 
@@ -108,7 +109,9 @@ def main():
     arguments.options = dict(isa=arguments.isa, block=arguments.block, tile=arguments.tile, stores=arguments.stores)
     print(NativeBackend(**arguments.options).describe())
     for threads in arguments.threads:
-        print(f"machine, {threads} thread(s):", _native.measure_machine(NativeBackend(**arguments.options).isa, threads))
+        print(
+            f"machine, {threads} thread(s):", _native.measure_machine(NativeBackend(**arguments.options).isa, threads)
+        )
     made = cases(arguments) + ([] if arguments.hop_only else clover_cases(arguments))
     times = {label: [] for label, *_ in made}
     for _ in range(arguments.repeat):  # interleaved, so that a disturbance hits every figure alike

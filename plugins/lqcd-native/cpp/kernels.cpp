@@ -305,6 +305,14 @@ void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       for (int g = first; g < last; ++g) {
         V acc[24], result[24];
+        // Only t+ comes from afar: what follows along t is the one neighbour that no earlier site has touched. Asking for the
+        // others, or for links, ahead of time made it slower.
+        const int next_group = g + 1 < last ? g + 1 : first;
+        const int64_t next = next_group == first ? s + 1 : s;
+        if (next < end) {
+          const char* ahead = reinterpret_cast<const char*>(static_cast<const V*>(a.in[next_group]) + 24 * int64_t(a.nbr[8 * next]));
+          for (int k = 0; k < 24 * int(sizeof(V)); k += 64) __builtin_prefetch(ahead + k);
+        }
         hop_site<R, D>(links + 144 * s, static_cast<const V*>(a.in[g]), a.nbr + 8 * s, a.cross[s], shuffles, acc);
         V* out = static_cast<V*>(a.out[g]) + 24 * s;
         if (E == lqcd_native::plain) {

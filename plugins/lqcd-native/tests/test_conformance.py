@@ -1,8 +1,9 @@
 """The laws of lqcd_core for every instruction set that runs here, and for several threads."""
 
 import pytest
-from lqcd_core.testing.conformance import BackendConformance
 from lqcd_native import _native
+
+from lqcd_core.testing.conformance import BackendConformance
 
 RUNS = _native.instruction_sets()
 LATTICES = ((4, 2, 6, 2), (3, 2, 1, 5), (2, 4, 8, 4))
@@ -22,7 +23,9 @@ class TestBaseline(BackendConformance):
     lattices = LATTICES
 
 
-@pytest.mark.skipif("avx2" not in RUNS or RUNS[0] == "avx2", reason="AVX2 is the best instruction set here, or does not run")
+@pytest.mark.skipif(
+    "avx2" not in RUNS or RUNS[0] == "avx2", reason="AVX2 is the best instruction set here, or does not run"
+)
 class TestAVX2(BackendConformance):
     backend = "native"
     options = {"isa": "avx2", "threads": 1, "stores": "stream"}

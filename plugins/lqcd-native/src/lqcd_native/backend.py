@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 from lqcd_core.backend import DiracTerms, Handle, Links, Request, SiteDiagonal
 from lqcd_core.errors import BackendUnavailable
 from lqcd_core.geometry import FULL, LatticeGeometry
@@ -123,18 +124,29 @@ class NativeBackend:
     def _hop(self, links: Links, source: NativeSpace, target: NativeSpace, epilogue: int, diagonal=None, dagger=False):
         block, tile, stream = self._schedule(target)
         return _native.Hop(
-            self._pack_links(links, target), source.layout, epilogue, diagonal, dagger, self.threads, block, tile, stream
+            self._pack_links(links, target),
+            source.layout,
+            epilogue,
+            diagonal,
+            dagger,
+            self.threads,
+            block,
+            tile,
+            stream,
         )
 
     def _schedule(self, space: NativeSpace) -> tuple[int, int, int]:
-        """Right-hand sides per block, vector sites per tile, and whether to store around the cache."""
+        """Right-hand sides per block, vector sites per tile, and whether to store around the cache.
+
+        Measured on a Zen 3 (docs/_native_notes.md): two columns share a link while their neighbours of three time slices
+        stay in cache, large tiles beat small ones, and storing around the cache pays as soon as the fields leave L2.
+        """
         layout = space.layout
-        block = self._block or 4
-        tile = self._tile or 64
-        groups = layout.groups(space.n_rhs)
+        block = self._block or 2
+        tile = self._tile or max(64, layout.vsites // (4 * self.threads))
         if self._stores == "auto":
             links = layout.vsites * 144 * layout.lanes * (8 if space.precision.arithmetic == "float64" else 4)
-            stream = links + 2 * groups * layout.group_bytes > CACHE_BYTES
+            stream = links + 2 * layout.groups(space.n_rhs) * layout.group_bytes > CACHE_BYTES // 4
         else:
             stream = self._stores == "stream"
         return block, tile, int(stream)
@@ -148,7 +160,9 @@ class NativeBackend:
             packed = self._links.get(key) if links.digest else None
         if packed is None:
             array = np.ascontiguousarray(links.array)
-            packed = space.algebra.links(array, [complex(p) for p in links.phases], [float(c) for c in links.coefficients])
+            packed = space.algebra.links(
+                array, [complex(p) for p in links.phases], [float(c) for c in links.coefficients]
+            )
             with self._lock:
                 self._links[key] = packed
         return packed

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
 from lqcd_core.backend import Handle, Space
 from lqcd_core.errors import ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
