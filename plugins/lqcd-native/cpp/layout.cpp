@@ -63,7 +63,7 @@ void Layout::choose_split() {
         for (int mu = 1; mu < 4; ++mu) {
           if (extent[mu] % w[mu]) fits = false;
           if (parity >= 0 && w[mu] > 1 && extent[mu] / w[mu] % 2) fits = false;
-          if (w[mu] > 1) edges += (mu == 3 ? 1.01 : 1.0) * w[mu] / extent[mu];  // long rows in x if all else is equal
+          if (w[mu] > 1) edges += double(w[mu]) / extent[mu] + 1e-3 * w[mu] * w[mu] + 1e-4 * mu;  // ties: spread, long rows
         }
         const int product = wz * wy * wx;
         if (!fits || product < site_lanes || (product == site_lanes && edges >= best_edges)) continue;
