@@ -76,9 +76,7 @@ def usable_cores() -> int:
 class ShardedBackend:
     """See the module; made by :func:`sharded`. A team that was stopped is replaced at the next bind."""
 
-    def __init__(
-        self, inner: str, options: Mapping[str, Any], shards: int, executor: str, exact: bool, timeout: float
-    ):
+    def __init__(self, inner: str, options: Mapping[str, Any], shards: int, executor: str, exact: bool, timeout: float):
         self.inner, self.options, self.shards = inner, dict(options), shards
         self.executor, self.exact, self.timeout = executor, exact, timeout
         self.record = REGISTRY.record(inner)
@@ -132,9 +130,7 @@ class ShardedBackend:
         team, remote = target.team, target.team.new()
         pieces = self._pieces(links, target)
         first = Each([rank == 0 for rank in range(self.shards)])
-        sizes = team.call(
-            "hopping", remote.number, pieces.number, source.remote.number, target.remote.number, first
-        )
+        sizes = team.call("hopping", remote.number, pieces.number, source.remote.number, target.remote.number, first)
         column = max(sizes)
 
         def hop(x: Handle) -> Handle:
@@ -161,9 +157,7 @@ class ShardedBackend:
 
     def _site_diagonal(self, term: SiteDiagonal, space: ShardedSpace) -> Callable[[Handle], Handle]:
         team, remote = space.team, space.team.new()
-        terms = [
-            term if term.blocks is None else attrs.evolve(term, blocks=term.blocks[a:b]) for a, b in space.slabs
-        ]
+        terms = [term if term.blocks is None else attrs.evolve(term, blocks=term.blocks[a:b]) for a, b in space.slabs]
         team.call("site_diagonal", remote.number, Each(terms), space.remote.number)
 
         def apply(x: Handle) -> Handle:

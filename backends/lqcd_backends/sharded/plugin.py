@@ -15,7 +15,12 @@ REDUCTIONS = ("exact", "fast")
 def _inner(value) -> str | None:
     if isinstance(value, str):
         return None
-    if isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], Mapping):
+    if (
+        isinstance(value, (tuple, list))
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], Mapping)
+    ):
         return None
     return "must be the name of a backend, or (name, options)"
 

@@ -155,7 +155,9 @@ class Shard:
         self.axpy(space, new, a, x, y)
         return self.inner(space, exact, new, new)
 
-    def cg_update(self, space: int, exact: bool, new_x: int, new_r: int, a, p: int, ap: int, x: int, r: int) -> np.ndarray:
+    def cg_update(
+        self, space: int, exact: bool, new_x: int, new_r: int, a, p: int, ap: int, x: int, r: int
+    ) -> np.ndarray:
         o, v = self.objects, self.objects[space]
         if exact:
             self.axpy(space, new_x, a, p, x)

@@ -116,9 +116,7 @@ class ShardedSpace:
         if not same or source.geometry != self.geometry or source.parity != self.parity:
             return None
         new = self.team.new()
-        done = self.team.call(
-            "convert", self.remote.number, new.number, handle.number(self.team), source.remote.number
-        )
+        done = self.team.call("convert", self.remote.number, new.number, handle.number(self.team), source.remote.number)
         return ShardedHandle(new, handle.columns) if all(done) else None
 
     def _make(self, command: str, columns: int, *arguments) -> ShardedHandle:
