@@ -47,14 +47,14 @@ template <>
 struct Lanes<float> {
   static constexpr int n = LQCD_BYTES / 4;
   typedef float V __attribute__((vector_size(LQCD_BYTES)));
-  typedef double Wide __attribute__((vector_size(2 * LQCD_BYTES)));
+  static constexpr int parts = 2;  // vectors of double that hold its lanes
 };
 
 template <>
 struct Lanes<double> {
   static constexpr int n = LQCD_BYTES / 8;
   typedef double V __attribute__((vector_size(LQCD_BYTES)));
-  typedef double Wide __attribute__((vector_size(LQCD_BYTES)));
+  static constexpr int parts = 1;
 };
 
 template <class V, class R>
@@ -362,9 +362,46 @@ struct Scalar {
   explicit INLINE Scalar(const void* a) : re(static_cast<const V*>(a)[0]), im(static_cast<const V*>(a)[1]) {}
 };
 
+// The lanes of a vector in double. By intrinsics: a 64-byte generic vector on a 32-byte machine becomes scalar code in gcc.
+using Doubles = Lanes<double>::V;
+
 template <class R>
-INLINE typename Lanes<R>::Wide widen(typename Lanes<R>::V v) {
-  return __builtin_convertvector(v, typename Lanes<R>::Wide);
+struct Wide {
+  Doubles part[Lanes<R>::parts];
+
+  static INLINE Wide zero() {
+    Wide w;
+    for (auto& p : w.part) p = Doubles{};
+    return w;
+  }
+  INLINE void add_product(const Wide& a, const Wide& b) {
+    for (int k = 0; k < Lanes<R>::parts; ++k) part[k] += a.part[k] * b.part[k];
+  }
+  INLINE Wide operator+(const Wide& o) const {
+    Wide w;
+    for (int k = 0; k < Lanes<R>::parts; ++k) w.part[k] = part[k] + o.part[k];
+    return w;
+  }
+  INLINE Wide operator-(const Wide& o) const {
+    Wide w;
+    for (int k = 0; k < Lanes<R>::parts; ++k) w.part[k] = part[k] - o.part[k];
+    return w;
+  }
+  INLINE void write(double* to) const { __builtin_memcpy(to, part, sizeof(part)); }
+};
+
+INLINE Wide<double> widen(Lanes<double>::V v) { return {{v}}; }
+
+INLINE Wide<float> widen(Lanes<float>::V v) {
+#if LQCD_BYTES == 64
+  return {{(Doubles)_mm512_cvtps_pd(_mm512_castps512_ps256((__m512)v)), (Doubles)_mm512_cvtps_pd(_mm512_extractf32x8_ps((__m512)v, 1))}};
+#elif LQCD_BYTES == 32
+  return {{(Doubles)_mm256_cvtps_pd(_mm256_castps256_ps128((__m256)v)), (Doubles)_mm256_cvtps_pd(_mm256_extractf128_ps((__m256)v, 1))}};
+#elif defined(__SSE2__)
+  return {{(Doubles)_mm_cvtps_pd((__m128)v), (Doubles)_mm_cvtps_pd(_mm_movehl_ps((__m128)v, (__m128)v))}};
+#else
+  return {{Doubles{v[0], v[1]}, Doubles{v[2], v[3]}}};
+#endif
 }
 
 template <bool REAL, class R, class V>
@@ -432,52 +469,61 @@ void gamma5(int64_t nv, const void* x, void* y) {
   }
 }
 
-// Sums run in double, lane by lane, in four chains of fixed order: the bits depend on the layout alone.
+// Sums run in double, lane by lane, in eight chains of fixed order: the bits depend on the layout alone.
 template <class R>
 void dot(int64_t nv, const void* x, const void* y, double* sums) {
   using V = typename Lanes<R>::V;
-  using Wide = typename Lanes<R>::Wide;
   const V *a = static_cast<const V*>(x), *b = static_cast<const V*>(y);
-  Wide re0 = {}, re1 = {}, im0 = {}, im1 = {};
-  for (int64_t k = 0; k < 24 * nv; k += 2) {
-    const Wide xr = widen<R>(a[k]), xi = widen<R>(a[k + 1]), yr = widen<R>(b[k]), yi = widen<R>(b[k + 1]);
-    re0 += xr * yr, re1 += xi * yi, im0 += xr * yi, im1 += xi * yr;
-  }
-  const Wide re = re0 + re1, im = im0 - im1;
-  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = re[l], sums[Lanes<R>::n + l] = im[l];
+  Wide<R> c[8];
+  for (auto& w : c) w = Wide<R>::zero();
+  for (int64_t k = 0; k < 24 * nv; k += 4)
+    for (int m = 0; m < 2; ++m) {
+      const Wide<R> xr = widen(a[k + 2 * m]), xi = widen(a[k + 2 * m + 1]), yr = widen(b[k + 2 * m]), yi = widen(b[k + 2 * m + 1]);
+      const int chain = Lanes<R>::parts == 1 ? 4 * m : 0;  // single has two parts, so as many chains already
+      c[chain].add_product(xr, yr), c[chain + 1].add_product(xi, yi);
+      c[chain + 2].add_product(xr, yi), c[chain + 3].add_product(xi, yr);
+    }
+  ((c[0] + c[1]) + (c[4] + c[5])).write(sums);
+  ((c[2] - c[3]) + (c[6] - c[7])).write(sums + Lanes<R>::n);
 }
+
+// Four chains of squares, of which a vector site uses each six times.
+template <class R>
+struct Squares {
+  Wide<R> c[4];
+  INLINE Squares() {
+    for (auto& w : c) w = Wide<R>::zero();
+  }
+  INLINE void add(int chain, typename Lanes<R>::V v) {
+    const Wide<R> w = widen(v);
+    c[chain].add_product(w, w);
+  }
+  INLINE void write(double* to) const { ((c[0] + c[1]) + (c[2] + c[3])).write(to); }
+};
 
 template <class R>
 void norm2(int64_t nv, const void* x, double* sums) {
-  using V = typename Lanes<R>::V;
-  using Wide = typename Lanes<R>::Wide;
-  const V* a = static_cast<const V*>(x);
-  Wide c0 = {}, c1 = {}, c2 = {}, c3 = {};
-  for (int64_t k = 0; k < 24 * nv; k += 4) {
-    const Wide r0 = widen<R>(a[k]), i0 = widen<R>(a[k + 1]), r1 = widen<R>(a[k + 2]), i1 = widen<R>(a[k + 3]);
-    c0 += r0 * r0, c1 += i0 * i0, c2 += r1 * r1, c3 += i1 * i1;
-  }
-  const Wide sum = (c0 + c1) + (c2 + c3);
-  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+  const auto* a = static_cast<const typename Lanes<R>::V*>(x);
+  Squares<R> squares;
+  for (int64_t k = 0; k < 24 * nv; k += 4)
+    for (int m = 0; m < 4; ++m) squares.add(m, a[k + m]);
+  squares.write(sums);
 }
 
 template <class R, bool REAL>
 INLINE void axpy_norm2_loop(int64_t nv, const Scalar<R> a, const void* x, void* y, double* sums) {
   using V = typename Lanes<R>::V;
-  using Wide = typename Lanes<R>::Wide;
   const V* in = static_cast<const V*>(x);
   V* out = static_cast<V*>(y);
-  Wide c[4] = {};
+  Squares<R> squares;
   for (int64_t k = 0; k < 24 * nv; k += 4)
     for (int m = 0; m < 4; m += 2) {
       V yr = out[k + m], yi = out[k + m + 1];
       add_scaled<REAL, R>(a, in[k + m], in[k + m + 1], yr, yi);
       out[k + m] = yr, out[k + m + 1] = yi;
-      const Wide r = widen<R>(yr), i = widen<R>(yi);
-      c[m] += r * r, c[m + 1] += i * i;
+      squares.add(m, yr), squares.add(m + 1, yi);
     }
-  const Wide sum = (c[0] + c[1]) + (c[2] + c[3]);
-  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+  squares.write(sums);
 }
 
 template <class R>
@@ -489,21 +535,18 @@ void axpy_norm2(int64_t nv, const void* a, bool real, const void* x, void* y, do
 template <class R, bool REAL>
 INLINE void cg_update_loop(int64_t nv, const Scalar<R> a, const void* p, const void* ap, void* x, void* r, double* sums) {
   using V = typename Lanes<R>::V;
-  using Wide = typename Lanes<R>::Wide;
   const V *pv = static_cast<const V*>(p), *av = static_cast<const V*>(ap);
   V *xv = static_cast<V*>(x), *rv = static_cast<V*>(r);
-  Wide c[4] = {};
+  Squares<R> squares;
   for (int64_t k = 0; k < 24 * nv; k += 4)
     for (int m = 0; m < 4; m += 2) {
       V xr = xv[k + m], xi = xv[k + m + 1], rr = rv[k + m], ri = rv[k + m + 1];
       add_scaled<REAL, R>(a, pv[k + m], pv[k + m + 1], xr, xi);
       add_scaled<REAL, R>(a, -av[k + m], -av[k + m + 1], rr, ri);
       xv[k + m] = xr, xv[k + m + 1] = xi, rv[k + m] = rr, rv[k + m + 1] = ri;
-      const Wide wr = widen<R>(rr), wi = widen<R>(ri);
-      c[m] += wr * wr, c[m + 1] += wi * wi;
+      squares.add(m, rr), squares.add(m + 1, ri);
     }
-  const Wide sum = (c[0] + c[1]) + (c[2] + c[3]);
-  for (int l = 0; l < Lanes<R>::n; ++l) sums[l] = sum[l];
+  squares.write(sums);
 }
 
 template <class R>
