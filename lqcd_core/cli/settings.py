@@ -167,11 +167,14 @@ def _settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
             continue
         for spelling in (p.name, *(o.lstrip("-").replace("-", "_") for o in p.opts if o.startswith("--"))):
             known[spelling] = p
+    from .program import COMMANDS  # there the settings are read; imported on use, or it would go in a circle
+
     out = {}
     for key, value in given.items():
         name = key.replace("-", "_")
         if name not in known:
-            hint = nearest(name, known)
+            tables = COMMANDS if isinstance(value, dict) else ()  # a misspelt [table] is a misspelt command
+            hint = nearest(name, [*tables, *known])
             raise UnknownOptionError(f"{where} has the key {key!r}, which is no option; {hint}")
         p = known[name]
         if isinstance(value, bool) != bool(getattr(p, "is_flag", False)):
@@ -183,8 +186,27 @@ def _settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
             value = list(value.items())
         elif (getattr(p, "multiple", False) or p.nargs == -1) and not _is_list_of_values(value, p):
             value = [value]
+        several = value if getattr(p, "multiple", False) or p.nargs == -1 else [value]
+        for v in several:
+            wanted = _what_it_takes(p.type, v)
+            if wanted:
+                raise ParameterError(f"{where}: {key} takes {wanted}, got {v!r}.")
         out[p.name] = value
     return out
+
+
+def _what_it_takes(kind: click.ParamType, value: Any) -> str | None:
+    """None if a TOML value has the type of an option, else what it takes.
+
+    click converts with int() and float(), made for the text of a command line: 1.5 would become 1 in silence.
+    """
+    if isinstance(kind, (Numbers, Boundary, Assignment)) or kind is click.BOOL:
+        return None  # they look for themselves
+    if isinstance(kind, click.types.IntParamType):
+        return None if isinstance(value, int) else "a whole number"
+    if isinstance(kind, click.types.FloatParamType):
+        return None if isinstance(value, (int, float)) else "a number"
+    return None if isinstance(value, str) else "text in quotes"
 
 
 def _is_list_of_values(value, parameter) -> bool:

@@ -120,6 +120,14 @@ def test_a_table_belongs_to_its_command_and_one_file_holds_a_whole_job(lqcd, tmp
         ("verbose = 3", "true or false"),
         ("n_rhs = true", "true or false"),
         ("n_rhs =", "no TOML file"),
+        ("n_rhs = 1.5", "a whole number"),
+        ("n_rhs = '3'", "a whole number"),
+        ("n_rhs = [3]", "a whole number"),
+        ("precision = 1979-05-27", "text in quotes"),
+        ("backend = 3", "text in quotes"),
+        ("[propagatr]\nkappa = 0.1", "did you mean 'propagator'?"),
+        ("[propagator]\ntol = [1e-8]", "a number"),
+        ("[spectrum]\nchannel = ['pion', 3]", "text in quotes"),
     ],
 )
 def test_a_wrong_key_or_value_in_a_file_is_refused(lqcd, tmp_path, text, says):
