@@ -296,6 +296,36 @@ def test_memory_stays_flat_over_many_operations():
     assert grown < 8 * 1024, f"peak memory grew by {grown} KiB over 3000 applications of 200 KiB each"
 
 
+def test_a_schedule_is_measured_once_and_remembered(tmp_path, monkeypatch):
+    from lqcd_native import tune
+
+    options = tune.candidates(tune.Schedule(2, 64, True), 512, 2, 12)
+    assert len(set(options)) == len(options) >= 6
+    ran = []
+    first = tune.choose("k", options, ran.append)
+    assert first in options and set(ran) == set(options)
+    ran.clear()
+    assert tune.choose("k", options, ran.append) == first and not ran
+    (tmp_path / "tune.json").write_text("{broken")
+    assert tune.choose("k", options, ran.append) in options and ran
+    monkeypatch.setenv("LQCD_NATIVE_CACHE", str(tmp_path / "tune.json" / "no folder"))
+    assert tune.choose("k", options, ran.append) in options
+
+
+def test_large_hops_are_tuned_unless_told_otherwise(tmp_path, monkeypatch):
+    from lqcd_native import tune
+
+    monkeypatch.setattr(tune, "SMALLEST", 256)
+    links = record((4, 4, 4, 4))
+    psi = spinors(links.geometry, 2)
+    monkeypatch.setenv("LQCD_TUNE", "off")
+    plain = hop(NativeBackend(threads=1), links, psi)
+    assert not (tmp_path / "tune.json").exists()
+    monkeypatch.delenv("LQCD_TUNE")
+    assert np.array_equal(hop(NativeBackend(threads=1), links, psi), plain)
+    assert (tmp_path / "tune.json").exists()
+
+
 def test_asking_the_record_imports_no_kernel():
     code = "import lqcd_core, sys; from lqcd_core.registry import REGISTRY; REGISTRY.records()['native']; "
     code += "sys.exit('lqcd_native._native' in sys.modules)"

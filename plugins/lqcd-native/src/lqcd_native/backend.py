@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import numpy as np
 
 from lqcd_core.backend import DiracTerms, Handle, Links, Request, SiteDiagonal
@@ -23,7 +24,7 @@ from lqcd_core.errors import BackendUnavailable
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 
-from . import _native
+from . import _native, tune
 from .plugin import INSTRUCTION_SETS
 from .space import NativeSpace
 
@@ -50,6 +51,7 @@ class NativeBackend:
         self.isa = choose_isa(isa)
         self._block, self._tile, self._stores = block, tile, stores
         self._lock = threading.Lock()
+        self._tuned: dict[str, tune.Schedule] = {}
         self._layouts: Any = weakref.WeakValueDictionary()
         self._links: Any = weakref.WeakValueDictionary()
         self._diagonals: Any = weakref.WeakKeyDictionary()
@@ -122,34 +124,38 @@ class NativeBackend:
         return self.space(space.geometry, space.precision, space.n_rhs, 1 - space.parity)
 
     def _hop(self, links: Links, source: NativeSpace, target: NativeSpace, epilogue: int, diagonal=None, dagger=False):
-        block, tile, stream = self._schedule(target)
+        packed = self._pack_links(links, target)
+        s = self._schedule(packed, source, target)
         return _native.Hop(
-            self._pack_links(links, target),
-            source.layout,
-            epilogue,
-            diagonal,
-            dagger,
-            self.threads,
-            block,
-            tile,
-            stream,
+            packed, source.layout, epilogue, diagonal, dagger, self.threads, s.block, s.tile, int(s.stream)
         )
 
-    def _schedule(self, space: NativeSpace) -> tuple[int, int, int]:
-        """Right-hand sides per block, vector sites per tile, and whether to store around the cache.
+    def _schedule(self, packed: Any, source: NativeSpace, target: NativeSpace) -> tune.Schedule:
+        """The order of work of hops between these spaces; measured where that pays."""
+        layout = target.layout
+        groups = layout.groups(target.n_rhs)
+        links = layout.vsites * 144 * layout.lanes * (8 if target.precision.arithmetic == "float64" else 4)
+        footprint = links + 2 * groups * layout.group_bytes
+        schedule = tune.fixed(layout.vsites, self.threads, footprint, CACHE_BYTES)
+        settled = {k: v for k, v in (("block", self._block), ("tile", self._tile)) if v is not None}
+        if self._stores != "auto":
+            settled["stream"] = self._stores == "stream"
+        large = layout.vsites * layout.site_lanes * target.n_rhs >= tune.SMALLEST
+        if settled or not large or not tune.wanted():
+            return attrs.evolve(schedule, **settled)
+        shape = "x".join(map(str, target.geometry.shape))
+        key = f"{self.isa} {self.threads} {target.precision.name} {shape} {target.parity} {groups}"
+        if key not in self._tuned:
+            x = source.zeros()
 
-        Measured on a Zen 3 (docs/_native_notes.md): two columns share a link while their neighbours of three time slices
-        stay in cache, large tiles beat small ones, and storing around the cache pays as soon as the fields leave L2.
-        """
-        layout = space.layout
-        block = self._block or 2
-        tile = self._tile or max(64, layout.vsites // (4 * self.threads))
-        if self._stores == "auto":
-            links = layout.vsites * 144 * layout.lanes * (8 if space.precision.arithmetic == "float64" else 4)
-            stream = links + 2 * layout.groups(space.n_rhs) * layout.group_bytes > CACHE_BYTES // 4
-        else:
-            stream = self._stores == "stream"
-        return block, tile, int(stream)
+            def run(s: tune.Schedule) -> None:
+                _native.Hop(
+                    packed, source.layout, _native.PLAIN, None, False, self.threads, s.block, s.tile, int(s.stream)
+                )(x)
+
+            options = tune.candidates(schedule, layout.vsites, self.threads, groups)
+            self._tuned[key] = tune.choose(key, options, run)
+        return self._tuned[key]
 
     # -- what depends on the links alone ------------------------------------------------------------------------------
 

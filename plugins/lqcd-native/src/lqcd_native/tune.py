@@ -1,0 +1,149 @@
+"""How a hop is scheduled: measured once per machine, operator size and thread count, and remembered on disk.
+
+A schedule changes the order of the work and how results are stored, never a bit of them. ``LQCD_TUNE=off`` takes the fixed
+schedule; small operators always do, since a measurement would cost more than it brings. What was measured is kept in
+``tune.json`` in the folder LQCD_NATIVE_CACHE, else in the user's cache folder; a file that cannot be read or written is
+treated as absent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from . import __version__
+
+TUNE_VARIABLE = "LQCD_TUNE"
+"""Environment variable: ``off`` for the fixed schedule."""
+SMALLEST = 2**17
+"""Sites times columns from which a measurement is made."""
+BUDGET = 1.0
+"""Seconds after which a measurement stops with what it has."""
+
+
+@attrs.frozen
+class Schedule:
+    """Order of work and kind of store of one hop."""
+
+    block: int
+    """Groups of right-hand sides that share a link while it is in cache, at least 1."""
+    tile: int
+    """Vector sites that a thread takes at a time, at least 1."""
+    stream: bool
+    """Store around the cache."""
+
+
+def fixed(vsites: int, threads: int, footprint: int, cache: int) -> Schedule:
+    """The schedule without a measurement: good on a Zen 3 (docs/_native_notes.md).
+
+    Parameters
+    ----------
+    vsites
+        Vector sites of the target.
+    threads
+        Threads, at least 1.
+    footprint, cache
+        Bytes of links and fields together, and of the last-level cache.
+    """
+    return Schedule(block=2, tile=max(64, vsites // (4 * threads)), stream=footprint > cache // 4)
+
+
+def candidates(first: Schedule, vsites: int, threads: int, groups: int) -> list[Schedule]:
+    """The fixed schedule and its neighbours."""
+    found = [first]
+    for stream in (first.stream, not first.stream):
+        for block in (1, 2, 4) if groups > 1 else (1,):
+            for tile in sorted({64, max(64, vsites // (4 * threads))}):
+                schedule = Schedule(block, tile, stream)
+                if schedule not in found:
+                    found.append(schedule)
+    return found
+
+
+def wanted() -> bool:
+    """False if LQCD_TUNE says off."""
+    return os.environ.get(TUNE_VARIABLE, "").strip().lower() not in ("off", "0", "no")
+
+
+def choose(key: str, options: list[Schedule], run: Callable[[Schedule], None]) -> Schedule:
+    """The fastest of the options: remembered for this key, else measured now.
+
+    Parameters
+    ----------
+    key
+        Everything that the answer may depend on, apart from the machine and the version of this package.
+    options
+        At least one; the first is kept if the measurement ends before any other was timed.
+    run
+        Does the work once.
+    """
+    key = f"{_machine()} {key}"
+    known = _read().get(key)
+    try:
+        remembered = Schedule(int(known["block"]), int(known["tile"]), bool(known["stream"])) if known else None
+    except (KeyError, TypeError, ValueError):
+        remembered = None
+    if remembered in options:
+        return remembered
+    best = dict.fromkeys(options, float("inf"))
+    run(options[0])  # touches the memory
+    start = time.perf_counter()
+    for _ in range(3):  # in turn, so that a disturbance does not hit one alone
+        for option in options:
+            before = time.perf_counter()
+            run(option)
+            best[option] = min(best[option], time.perf_counter() - before)
+            if time.perf_counter() - start > BUDGET:
+                break
+    fastest = min(options, key=best.__getitem__)
+    _write(key, attrs.asdict(fastest))
+    return fastest
+
+
+def _path() -> Path:
+    folder = os.environ.get("LQCD_NATIVE_CACHE")
+    if folder:
+        return Path(folder) / "tune.json"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lqcd-native" / "tune.json"
+
+
+def _read() -> dict:
+    try:
+        found = json.loads(_path().read_text())
+    except (OSError, ValueError, RuntimeError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(key: str, value: dict) -> None:
+    try:
+        path = _path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = {**_read(), key: value}
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix="tune", suffix=".partial")
+        with os.fdopen(handle, "w") as f:
+            json.dump(known, f, indent=1, sort_keys=True)
+        os.replace(name, path)
+    except (OSError, RuntimeError):
+        pass  # a cache that cannot be kept is measured again next time
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as f:
+            lines = f.read().splitlines()
+        fields = [
+            line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "model\t", "cpu family"))
+        ]
+        model = "-".join(dict.fromkeys(fields)) or model
+    except OSError:
+        pass
+    return f"{model} {__version__}"
