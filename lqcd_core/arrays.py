@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import FieldTypeError
+from .errors import FieldTypeError, how_to_install
 
 
 def library_of(array: Any) -> str:
@@ -49,7 +49,10 @@ def from_numpy(array: np.ndarray, library: str) -> Any:
     """A view of a NumPy array in another library, without a copy (``library.from_dlpack``)."""
     if library == "numpy":
         return array
-    module = importlib.import_module(library)
+    try:
+        module = importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        raise FieldTypeError(f"an array of {library} was asked for; {how_to_install(library)}.") from error
     return module.from_dlpack(array)
 
 

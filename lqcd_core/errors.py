@@ -8,6 +8,7 @@ what was asked, what was found, and what to change.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -109,3 +110,25 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
     for name in given:
         if name not in known:
             raise UnknownOptionError(f"{what} has no option {name!r}; {nearest(name, known)}")
+
+
+def how_to_install(package: str) -> str:
+    """How to get a missing package, for the end of an error message: by the extra that brings it, where there is one.
+
+    The extras are those of the installed distributions that register backends, so strangers' are found too.
+
+    >>> how_to_install("h5py"), how_to_install("surely_not_there")
+    ("install it with: pip install 'lqcd-core[io]'", "install the package 'surely_not_there'")
+    """
+    from importlib import metadata  # only when something is missing
+
+    for entry in metadata.entry_points(group="lqcd"):
+        extras: dict[str, list[str]] = {}
+        for line in (entry.dist.requires if entry.dist else None) or ():
+            found = re.match(r"([\w.-]+).*;.*extra == [\"'](.+?)[\"']", line)
+            if found:
+                extras.setdefault(found[2], []).append(found[1].replace("-", "_"))
+        for extra in sorted(extras, key=lambda e: len(extras[e])):  # the smallest that brings it
+            if package in extras[extra]:
+                return f"install it with: pip install '{entry.dist.name}[{extra}]'"
+    return f"install the package {package!r}"

@@ -21,7 +21,15 @@ import pluggy
 
 from . import hookspecs
 from .backend import Backend, BackendInfo, BoundBackend
-from .errors import BackendError, BackendUnavailable, DuplicateBackendError, LQCDError, UnknownBackendError, nearest
+from .errors import (
+    BackendError,
+    BackendUnavailable,
+    DuplicateBackendError,
+    LQCDError,
+    UnknownBackendError,
+    how_to_install,
+    nearest,
+)
 
 
 class PluginWarning(UserWarning):
@@ -151,7 +159,12 @@ class Registry:
                 except BackendUnavailable:
                     raise
                 except ImportError as error:
-                    raise BackendUnavailable(f"cannot be imported: {error}") from error
+                    remedy = (
+                        f"; {how_to_install(error.name)}"
+                        if isinstance(error, ModuleNotFoundError) and error.name
+                        else ""
+                    )
+                    raise BackendUnavailable(f"cannot be imported: {error}{remedy}") from error
                 except LQCDError:
                     raise
                 except Exception as error:

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from ..errors import LQCDError, NotConvergedError, nearest
+from ..errors import LQCDError, NotConvergedError, how_to_install, nearest
 from .settings import read_settings_file
 
 COMMANDS = {
@@ -133,6 +133,10 @@ _IN_OUR_WORDS = {
 """What the library's remedies are called on the command line."""
 
 
+_OPTIONAL = ("rich", "h5py", "matplotlib", "psutil", "tomli")
+"""Packages that a part of the command needs and an installation may lack."""
+
+
 def _say(text: str) -> None:
     for theirs, ours in _IN_OUR_WORDS.items():
         text = text.replace(theirs, ours)
@@ -168,6 +172,10 @@ def _report(error: BaseException, debug: bool) -> int:
         return FAILED
     if isinstance(error, LQCDError):
         _say(str(error))
+        return MISTAKE
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _OPTIONAL:
+        package = error.name.partition(".")[0]
+        _say(f"this needs the package {package!r}; {how_to_install(package)}")
         return MISTAKE
     if isinstance(error, OSError):
         name = f" {error.filename!r}" if error.filename else ""

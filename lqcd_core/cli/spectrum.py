@@ -81,6 +81,8 @@ def command(
         if path.exists() and not force:
             raise FileError(f"{str(path)!r} exists; pass --force to replace it, or choose another --output.")
     _check_bin(bin_size, len(propagators))
+    if "plot" in paths:
+        _need_matplotlib()
     ensemble, about = _measure(propagators, channels, momenta, quiet)
     results = _estimates(ensemble, channels, momenta, mass_kind, bin_size)
     count = len(ensemble)
@@ -102,6 +104,17 @@ def command(
         _print(results, note)
     remark("wrote " + ", ".join(str(p) for p in paths.values()))
     return DONE
+
+
+def _need_matplotlib() -> None:
+    """Said before the contractions, not after them."""
+    from ..errors import FileError, how_to_install
+
+    try:
+        import matplotlib  # noqa: F401 (asked for, not used here)
+    except ImportError as error:
+        text = f"the picture needs matplotlib; {how_to_install('matplotlib')}, or pass --plot none."
+        raise FileError(text) from error
 
 
 def _outputs(output: str, csv_path: str | None, plot: str) -> dict[str, Path]:

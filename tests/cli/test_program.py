@@ -45,6 +45,29 @@ def test_without_click_the_command_says_what_to_install():
     assert done.returncode == 2 and "lqcd-core[cli]" in done.stderr and one_line(done.stderr)
 
 
+@pytest.mark.parametrize(("package", "words", "extra"), [
+    ("rich", "backends", "cli"), ("h5py", "propagator {cfg} --mass 1 -q -o {out}.h5", "io"),
+    ("h5py", "spectrum {cfg}.h5 -o {out}", "io"), ("matplotlib", "spectrum {cfg}.h5 -q -o {out}", "plot"),
+    ("torch", "propagator {cfg} --mass 1 -q -o {out}.h5 --backend torch", "torch"),
+])  # fmt: skip
+def test_a_missing_package_is_named_with_the_extra_that_brings_it(configuration, tmp_path, package, words, extra):
+    (tmp_path / "c.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    (tmp_path / "c").write_bytes(configuration.read_bytes())
+    words = words.format(cfg=tmp_path / "c", out=tmp_path / "out").split()
+    code = (
+        "import sys\n"
+        "class Without:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name.partition('.')[0] == {package!r}:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        f"from lqcd_core.cli import main\nmain({words!r})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and f"lqcd-core[{extra}]" in done.stderr and one_line(done.stderr), done.stderr
+    assert not list(tmp_path.glob("out*"))
+
+
 def test_an_unknown_command_is_refused_with_the_nearest_name(lqcd):
     result = lqcd("spectrun", code=2)
     assert "did you mean 'spectrum'" in result.stderr and one_line(result.stderr)
