@@ -189,13 +189,16 @@ class ThreadTeam(Team):
         lines = {(r, side): queue.SimpleQueue() for r in range(shards) for side in ("below", "above")}
         self.inbox = [queue.SimpleQueue() for _ in range(shards)]
         self.outbox: queue.SimpleQueue = queue.SimpleQueue()
+        threads = []
         for rank in range(shards):
             shard = Shard(backend, ThreadFaces(rank, shards, lines, 0.8 * timeout))
-            threading.Thread(
+            thread = threading.Thread(
                 target=_serve_thread, args=(rank, shard, self.inbox[rank], self.outbox),
                 name=f"lqcd-shard-{rank}", daemon=True,
-            ).start()  # fmt: skip
-        self._finalizer = weakref.finalize(self, _end_threads, self.inbox)
+            )  # fmt: skip
+            thread.start()
+            threads.append(thread)
+        self._finalizer = weakref.finalize(self, _end_threads, self.inbox, threads)
         self.abilities = self.call("abilities")[0]
 
     def _send(self, rank: int, message: tuple, reply_bytes: int) -> None:
@@ -224,6 +227,11 @@ def _serve_thread(rank: int, shard: Shard, inbox: queue.SimpleQueue, outbox: que
         del answer, message  # a thread that waits holds no handle
 
 
-def _end_threads(inbox: list[queue.SimpleQueue]) -> None:
+def _end_threads(inbox: list[queue.SimpleQueue], threads: list[threading.Thread]) -> None:
     for line in inbox:
         line.put(None)
+    # At the end of the program a thread still inside a C++ library would abort it: wait a moment for the idle ones.
+    deadline = time.monotonic() + 1.0
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))

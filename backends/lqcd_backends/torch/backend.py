@@ -22,6 +22,7 @@ from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 
 from .gradient import Hop, Linear
+from .halo import SlabHop
 from .hopping import HoppingKernel
 from .site_term import SiteTerm, differentiable
 from .space import STORAGE, TorchSpace, as_tensor, records
@@ -76,14 +77,26 @@ class TorchBackend:
         here, there = self._split_links(links, target)
         return _hop(target, here, there, self._parity_kernels(target, here, there))
 
+    def halo_hopping(self, links: Links, target: TorchSpace) -> SlabHop:
+        """H on a slab of time slices; no gradients flow through faces."""
+        if target.parity is FULL:
+            planes = self._link_planes(links, target)
+            return SlabHop(target, planes, planes, None, self.chunk, self.local)
+        here, there = self._split_links(links, target)
+        return SlabHop(target, here, there, self._even_x(target), self.chunk, self.local)
+
     def _kernel(self, space: TorchSpace, here, there, even_x) -> HoppingKernel:
         return HoppingKernel(here.detach(), there.detach(), space.sites, even_x, space.real, self.chunk, self.local)
 
     def _parity_kernels(self, target: TorchSpace, here, there) -> tuple[HoppingKernel, HoppingKernel]:
         """(the hop that lands on the target, the hop back); they share the links."""
-        t, z, y, _ = np.indices(target.sites)
-        even_x = torch.from_numpy(((t + z + y + target.parity) % 2 == 0).reshape(-1)).to(self.device)
+        even_x = self._even_x(target)
         return self._kernel(target, here, there, even_x), self._kernel(target, there, here, ~even_x)
+
+    def _even_x(self, target: TorchSpace) -> torch.Tensor:
+        """Mask of the target's sites whose x is even."""
+        t, z, y, _ = np.indices(target.sites)
+        return torch.from_numpy(((t + z + y + target.parity) % 2 == 0).reshape(-1)).to(self.device)
 
     def _split_links(self, links: Links, target: TorchSpace) -> tuple[torch.Tensor, torch.Tensor]:
         """Links on the target's parity and on the other."""

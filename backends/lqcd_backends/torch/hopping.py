@@ -88,6 +88,8 @@ class Task:
     """Number of sites."""
     shift: tuple[int, int] | None
     """(stride, extent) of a shift inside the block, None where the source is another block."""
+    face: bool = False
+    """True where the source is a face of half spinors; ``source`` is then a site of the face."""
 
 
 def _pieces(start: int, count: int, step: int, extent: int) -> Iterator[tuple[int, int, int]]:
@@ -100,35 +102,56 @@ def _pieces(start: int, count: int, step: int, extent: int) -> Iterator[tuple[in
         done += take
 
 
-def plan(sites: tuple[int, ...], budget: int) -> list[tuple[int, int, list[Task]]]:
-    """(first site, sites, tasks) of every block, for about ``budget`` sites a block (at least one z plane)."""
+def _open_pieces(start: int, count: int, step: int, extent: int) -> Iterator[tuple[int | None, int, int]]:
+    """As :func:`_pieces` where the direction ends at both edges; source None is what lies beyond one."""
+    inside = [k for k in range(start, start + count) if 0 <= k + step < extent]
+    if step < 0 and start == 0:
+        yield None, 0, 1
+    if inside:
+        yield inside[0] + step, inside[0] - start, len(inside)
+    if step > 0 and start + count == extent:
+        yield None, count - 1, 1
+
+
+def plan(
+    sites: tuple[int, ...], budget: int, times: tuple[int, int] | None = None
+) -> list[tuple[int, int, list[Task]]]:
+    """(first site, sites, tasks) of every block, for about ``budget`` sites a block (at least one z plane).
+
+    With ``times`` only the slices times[0] .. times[1]-1 are covered, and t ends at the edges of ``sites``.
+    """
     T, Z, Y, X = sites
     plane, piece = Y * X, Z * Y * X
-    blocks = []  # (t, number of t, z, number of z)
+    begin, end = times or (0, T)
+    span = end - begin
     if budget >= piece:
-        per = -(-T // -(-T // min(T, budget // piece)))
-        blocks = [(t, min(per, T - t), 0, Z) for t in range(0, T, per)]
+        per = -(-span // -(-span // min(span, budget // piece)))
+        blocks = [(t, min(per, end - t), 0, Z) for t in range(begin, end, per)]  # (t, number of t, z, number of z)
     else:
         per = -(-Z // -(-Z // max(1, budget // plane)))
-        blocks = [(t, 1, z, min(per, Z - z)) for t in range(T) for z in range(0, Z, per)]
+        blocks = [(t, 1, z, min(per, Z - z)) for t in range(begin, end) for z in range(0, Z, per)]
     strides, tasks = (piece, plane, X, 1), []
     for t, nt, z, nz in blocks:
         first, count = t * piece + z * plane, nt * nz * plane
-        spans = (nt == T, nz == Z, True, True)
+        spans = (nt == T and times is None, nz == Z, True, True)
         block = []
         for mu in range(4):
+            cut = mu == 0 and times is not None
             for step in (1, -1):
-                if sites[mu] == 1 or spans[mu]:
+                if not cut and (sites[mu] == 1 or spans[mu]):
                     shift = None if sites[mu] == 1 else (strides[mu], sites[mu])
                     block.append(Task(mu, step > 0, first, first, first, count, shift))
                     continue
                 start, number = ((t, nt), (z, nz))[mu]
-                for source, offset, take in _pieces(start, number, step, sites[mu]):
-                    reads = first + (source - start) * strides[mu]
+                pieces = _open_pieces if cut else _pieces
+                for source, offset, take in pieces(start, number, step, sites[mu]):
                     writes = first + offset * strides[mu]
-                    block.append(
-                        Task(mu, step > 0, reads, writes, writes if step > 0 else reads, take * count // number, None)
-                    )
+                    taken = take * count // number
+                    if source is None:  # a face is one slice: its sites count from its own beginning
+                        block.append(Task(0, step > 0, z * plane, writes, writes, taken, None, face=True))
+                        continue
+                    reads = first + (source - start) * strides[mu]
+                    block.append(Task(mu, step > 0, reads, writes, writes if step > 0 else reads, taken, None))
         tasks.append((first, count, block))
     return tasks
 
@@ -266,16 +289,30 @@ class HoppingKernel:
         """Add one direction to the block's buffer ``out``."""
         mu, n = task.mu, psi.shape[0]
         work = self._half_spinors(n, task.sites)
-        h, r = work.h, work.r
         sigma = -1.0 if task.forward != dagger else 1.0
         source = block
         if task.source != first or task.sites != block.all.shape[3]:
             source = _Spinor(psi.narrow(3, task.source, task.sites).to(self.real))
-        for (upper, lower, sign), part in zip(GROUPS[mu], h.upper[mu], strict=True):
-            torch.add(source[upper], source[lower], alpha=sigma * sign, out=part)
+        self._project(source, mu, sigma, work.h)
+        h, r = work.h, work.r
         if task.shift and task.forward:
             self._shift(h.all, work.g.all, task)
             h = work.g
+        self._multiply(task, links, work, h)
+        if task.shift and not task.forward:
+            self._shift(r.all, work.g.all, task)
+            r = work.g
+        self._add(task, sigma, r, out, first, fresh)
+
+    @staticmethod
+    def _project(source: _Spinor, mu: int, sigma: float, h: _Planes) -> None:
+        """h = psi_u + sigma Q psi_l."""
+        for (upper, lower, sign), part in zip(GROUPS[mu], h.upper[mu], strict=True):
+            torch.add(source[upper], source[lower], alpha=sigma * sign, out=part)
+
+    def _multiply(self, task: Task, links, work: _HalfSpinors, h: _Planes) -> None:
+        """work.r = W h, or W^dagger h for a backward task."""
+        r = work.r
         if links is None:
             work.links.copy_(self._links(task))
             links = work.link_views[task.forward]
@@ -287,10 +324,11 @@ class HoppingKernel:
                 r.all.addcmul_(re, h_b)
             r.re.addcmul_(im, h_im, value=-turn)
             r.im.addcmul_(im, h_re, value=turn)
-        if task.shift and not task.forward:
-            self._shift(r.all, work.g.all, task)
-            r = work.g
-        target = out
+
+    @staticmethod
+    def _add(task: Task, sigma: float, r: _Planes, out: _Spinor, first: int, fresh: bool) -> None:
+        """Reconstruct r into the block's buffer; the first direction of a fresh one overwrites it."""
+        mu, target = task.mu, out
         if task.sites != out.all.shape[3]:
             target = _Spinor(out.all.narrow(3, task.target - first, task.sites))
         if fresh and mu == 0 and task.forward:
