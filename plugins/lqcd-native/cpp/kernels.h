@@ -25,7 +25,7 @@ enum Epilogue : int32_t {
 };
 
 struct HopArgs {
-  const void* links;        // [vsite][colour row a][direction 8][colour column b][re, im][lane], halved, phases folded
+  const void* links;        // [vsite][direction 8][colour column b][colour row a][re, im][lane], halved, phases folded
   const int32_t* nbr;       // [vsite][8]: vector site of the neighbour, order t+ t- z+ z- y+ y- x+ x-
   const uint8_t* cross;     // [vsite]: bit d set if direction d leaves the sub-lattice, so that lanes move
   const int32_t* lane_map;  // [8][lane]: the lane that a lane reads from in direction d

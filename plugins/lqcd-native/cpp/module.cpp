@@ -220,7 +220,7 @@ void pack_links(const Layout& l, const std::complex<From>* u, const std::complex
               v *= coefficients[mu];
               if (edge && phases[mu] != 1.0) v *= phases[mu];
               if (back) v = std::conj(v);
-              To* entry = to + ((a * 8 + d) * 3 + b) * 2 * l.lanes + lane;
+              To* entry = to + ((d * 3 + b) * 3 + a) * 2 * l.lanes + lane;
               entry[0] = static_cast<To>(0.5 * v.real());
               entry[l.lanes] = static_cast<To>(0.5 * v.imag());
             }
