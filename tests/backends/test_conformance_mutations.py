@@ -5,6 +5,7 @@ from typing import ClassVar
 import attrs
 import numpy as np
 import pytest
+from lqcd_backends.numpy.backend import NumpyBackend
 
 from lqcd_core import BackendInfo, Option, hookimpl
 from lqcd_core.fields import from_storage, to_storage
@@ -298,6 +299,26 @@ class FaultyOptionalBackend(SolvingLoopbackBackend):
         return {"threads": 1} if self.fault == "numbers in the description" else super().describe()
 
 
+class FaultyHaloBackend(NumpyBackend):
+    """The NumPy backend with its faces handed to the wrong sides."""
+
+    def __init__(self, fault=None):
+        super().__init__()
+        self.fault = fault
+
+    def halo_hopping(self, links, target):
+        hop = super().halo_hopping(links, target)
+        return ExchangedFaces(hop) if self.fault == "faces exchanged" else hop
+
+
+class ExchangedFaces:
+    def __init__(self, hop):
+        self.faces, self.interior, self._hop = hop.faces, hop.interior, hop
+
+    def exterior(self, x, partial, below, above):
+        return self._hop.exterior(x, partial, above, below)
+
+
 class Plugin:
     @hookimpl
     def lqcd_register_backends(self):
@@ -306,10 +327,12 @@ class Plugin:
         return [
             BackendInfo(name="faulty", load=f"{__name__}:FaultyBackend", **common),
             BackendInfo(name="faulty-optional", load=f"{__name__}:FaultyOptionalBackend", **common),
+            BackendInfo(name="faulty-halo", load=f"{__name__}:FaultyHaloBackend", **common),
         ]
 
 
 PLUGIN = Plugin()
+HALO_LAWS = {"slabs_with_faces_are_the_whole"}
 SLOW_TO_JUDGE = {"solution_has_the_true_residual"}
 
 
@@ -345,6 +368,12 @@ def test_a_fault_in_an_optional_protocol_breaks_its_law(fault):
         assert broken_laws(fault, OPTIONAL_FAULTS[fault], "faulty-optional") == OPTIONAL_FAULTS[fault]
 
 
+def test_exchanged_faces_break_the_law_of_slabs():
+    with registered(PLUGIN):
+        assert broken_laws(None, HALO_LAWS, "faulty-halo") == set()
+        assert broken_laws("faces exchanged", HALO_LAWS, "faulty-halo") == HALO_LAWS
+
+
 def test_every_law_is_broken_by_some_fault():
-    caught = set().union(*FAULTS.values(), *OPTIONAL_FAULTS.values())
+    caught = set().union(*FAULTS.values(), *OPTIONAL_FAULTS.values(), HALO_LAWS)
     assert LAWS.keys() - caught == SLOW_TO_JUDGE | {"arrays_are_canonical"}  # a backend with another array library
