@@ -155,6 +155,8 @@ def solve_arrays(solver, A, b, x0, callback) -> Solution:
 
 def as_dtype(array, name: str):
     """An array in the dtype of this name, by whichever way its library converts."""
+    if isinstance(array, (np.ndarray, np.generic)):
+        return np.asarray(array, dtype=name)  # arithmetic on 0-d arrays gives scalars, which np.astype refused in 2.0
     xp = namespace(array)
     dtype = getattr(xp, name)
     if hasattr(xp, "astype"):
