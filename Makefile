@@ -46,7 +46,8 @@ lint: $(VENV)/.test
 
 # Quick benchmarks of the current environment.
 asv: $(VENV)/.test
-	cd asv_benchmarks && ../$(BIN)/asv run --quick --show-stderr -E existing:../$(BIN)/python --set-commit-hash "$$(git rev-parse HEAD)"
+	cd asv_benchmarks && ../$(BIN)/asv machine --yes > /dev/null && ../$(BIN)/asv check -E existing:../$(BIN)/python \
+	    && ../$(BIN)/asv run --quick --show-stderr -E existing:../$(BIN)/python --set-commit-hash "$$(git rev-parse HEAD)"
 
 clean:
 	rm -rf $(VENV) $(DEMO) build *.egg-info
