@@ -48,11 +48,11 @@ def standin(instance="inf2.xlarge", package="trace", cache=None):
         environment = {"LQCD_NEURON_CACHE": str(cache or Path(root) / "cache"), "TORCH_NEURONX_NEFF_CACHE_DIR": root}
         stack.enter_context(mock.patch.dict(os.environ, environment))
         sys.modules.pop("torch_neuronx", None)
-        sys.path.insert(0, str(HERE / package))
+        path = [p for p in sys.path if Path(p).parent != HERE]  # a stand-in inside another one hides it
+        stack.enter_context(mock.patch.object(sys, "path", [str(HERE / package), *path]))
         try:
             yield
         finally:
-            sys.path.remove(str(HERE / package))
             sys.modules.pop("torch_neuronx", None)
             REGISTRY._instances = {k: v for k, v in REGISTRY._instances.items() if k[0] != "neuron-traced"}
 

@@ -250,9 +250,9 @@ def weights_digest(weights: dict[str, torch.Tensor]) -> str:
     """blake2b of names, types, shapes and bytes."""
     h = hashlib.blake2b(digest_size=20)
     for name in sorted(weights):
-        w = weights[name].contiguous()
+        w = weights[name].clone(memory_format=torch.contiguous_format)  # one element may have any stride
         h.update(f"{name}{w.dtype}{tuple(w.shape)}".encode())
-        h.update(w.view(torch.uint8).numpy().tobytes() if w.dim() else b"")
+        h.update(w.view(torch.uint8).numpy().tobytes())
     return h.hexdigest()
 
 

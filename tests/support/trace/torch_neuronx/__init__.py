@@ -32,19 +32,18 @@ def trace(func, example_inputs, *_, input_output_aliases={}, compiler_workdir=No
             raise TypeError("example_inputs must be a tensor or a tuple of tensors")
         if v.device.type != "cpu":
             raise RuntimeError("example inputs must be CPU tensors")
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "error", torch.jit.TracerWarning
-        )  # a value that steers Python: data-dependent control flow
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
         traced = torch.jit.trace(func, inputs, check_trace=False)
+    if any(issubclass(w.category, torch.jit.TracerWarning) for w in said):  # a value that steers Python
+        raise RuntimeError("data-dependent control flow cannot be traced")
     CALLS.append((list(compiler_args or []), inline_weights_to_neff))
     _check(traced, inputs)
     if inline_weights_to_neff:
         held = [*traced.buffers(), *traced.parameters()]
         if sum(b.numel() * b.element_size() for b in held) > HLO_LIMIT:
             raise RuntimeError("HLO protobuf exceeds the limit of 2 GiB")
-        traced = torch.jit.freeze(traced.eval(), optimize_numerics=False)
-    return _Neff(traced, inputs, inline_weights_to_neff)
+    return _neff(traced, inputs, inline_weights_to_neff)
 
 
 def _check(traced, inputs):
@@ -71,21 +70,24 @@ def _check(traced, inputs):
         )
 
 
-class _Neff(torch.jit.ScriptModule):
+def _neff(model, inputs, inlined):
     """What trace returns: one fused call with frozen shapes and types."""
 
-    def __init__(self, model, inputs, inlined):
-        super().__init__()
-        self.model, self.inlined = model, inlined
-        names = [f"x{k}" for k in range(len(inputs))]
-        checks = "".join(
-            f"    if {n}.size() != {list(v.shape)}:\n"
-            f"        raise RuntimeError('input {k} has another shape than the one traced: {tuple(v.shape)}')\n"
-            f"    if {n}.dtype != {_DTYPE[v.dtype]}:\n"
-            f"        raise RuntimeError('input {k} has another type than the one traced')\n"
-            for k, (n, v) in enumerate(zip(names, inputs))
-        )
-        self.define(f"def forward(self, {', '.join(names)}):\n{checks}    return self.model({', '.join(names)})\n")
+    class Neff(torch.jit.ScriptModule):  # a class each time: TorchScript keeps one type per class
+        def __init__(self):
+            super().__init__()
+            self.model, self.inlined = model, inlined
+            names = [f"x{k}" for k in range(len(inputs))]
+            checks = "".join(
+                f"    if {n}.size() != {list(v.shape)}:\n"
+                f"        raise RuntimeError('input {k} has another shape than the one traced: {tuple(v.shape)}')\n"
+                f"    if {n}.dtype != {_DTYPE[v.dtype]}:\n"
+                f"        raise RuntimeError('input {k} has another type than the one traced')\n"
+                for k, (n, v) in enumerate(zip(names, inputs))
+            )
+            self.define(f"def forward(self, {', '.join(names)}):\n{checks}    return self.model({', '.join(names)})\n")
+
+    return Neff()
 
 
 # TorchScript compares types as the numbers of its own enumeration.
