@@ -397,6 +397,17 @@ class SupportsHalo(Protocol):
 
 
 @runtime_checkable
+class SupportsFusedHalo(Protocol):
+    """M and M^dagger of a slab as one call each, with faces."""
+
+    def halo_fused(self, kind: str, terms: DiracTerms, space: Space) -> HaloHop | None:
+        """``M`` or ``Mdag`` on a slab (full lattice), or None to derive it; ``terms`` are those of the slab.
+
+        The bits are those of ``fused`` on the uncut lattice.
+        """
+
+
+@runtime_checkable
 class SupportsFusedBLAS(Protocol):
     """On a Space: updates and the norm of the result in one pass."""
 

@@ -156,6 +156,12 @@ class HaloConformance(_Conformance):
     groups, must_implement = ("halo",), True
 
 
+class FusedHaloConformance(_Conformance):
+    """The laws of SupportsFusedHalo."""
+
+    groups, must_implement = ("fused_halo",), True
+
+
 class DescribesConformance(_Conformance):
     """The laws of Describes."""
 

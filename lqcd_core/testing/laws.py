@@ -32,6 +32,7 @@ from ..backend import (
     SupportsEvenOdd,
     SupportsFusedBLAS,
     SupportsFusedDirac,
+    SupportsFusedHalo,
     SupportsHalo,
     SupportsSiteDiagonal,
     SupportsSlices,
@@ -207,6 +208,7 @@ GROUPS: dict[str, tuple[Any, str]] = {
     "arrays": (SupportsArrays, "space"),
     "device_solve": (SupportsDeviceSolve, "backend"),
     "halo": (SupportsHalo, "backend"),
+    "fused_halo": (SupportsFusedHalo, "backend"),
     "describes": (Describes, "backend"),
 }
 """Group of laws -> (protocol, who implements it)."""
@@ -1111,6 +1113,48 @@ def slabs_with_faces_are_the_whole(case: Case) -> None:
             got = hop.exterior(x, hop.interior(x), faces[1 - k][1].copy(), faces[1 - k][0].copy())
             close(spaces[k][0].unpack(got), want[:, ranges[k]], case.tolerance(), f"slab {k}, parity {parity}")
             same_bits(spaces[k][1].unpack(x), before, f"psi of slab {k} after H")
+
+
+@law("fused_halo")
+def fused_slabs_are_the_whole(case: Case) -> None:
+    """M and M^dagger of two slabs that exchange faces equal those of the lattice, for every operator served."""
+    if case.lattice[0] < 4:
+        raise NotApplicable(f"cutting T = {case.lattice[0]} leaves a slab of fewer than two slices")
+    u, psi = case.links(), case.spinors()
+    ranges, offered = (slice(0, 2), slice(2, case.lattice[0])), False
+    for name, (definition, explicit) in served(case).items():
+        term = definition.site_diagonal(u)
+        twisted = {**explicit, "mu": -explicit.get("mu", 0.0)}
+        wants = {"M": reference.dirac(u, psi, **explicit), "Mdag": SIGNS * reference.dirac(u, SIGNS * psi, **twisted)}
+        for kind, want in wants.items():
+            hops, handles, spaces = [], [], []
+            for k, piece in enumerate(ranges):
+                g = attrs.evolve(case.geometry, T=piece.stop - piece.start)
+                phases = (definition.boundary[0] if k else 1, *definition.boundary[1:])
+                slab = u[piece]
+                blocks = None if term.blocks is None else term.blocks[piece]
+                terms = DiracTerms(
+                    links=Links(g, slab, phases, definition.hop_coefficients, digest_of(slab)),
+                    diagonal=attrs.evolve(term, blocks=blocks),
+                )
+                spaces.append(case.instance.space(g, case.precision, case.n_rhs))
+                hops.append(case.instance.halo_fused(kind, terms, spaces[-1]))
+                handles.append(spaces[-1].pack(psi[:, piece]))
+            if None in hops:
+                continue
+            offered = True
+            faces = [hop.faces(x) for hop, x in zip(hops, handles)]
+            for k, (hop, x) in enumerate(zip(hops, handles)):
+                got = hop.exterior(x, hop.interior(x), faces[1 - k][1].copy(), faces[1 - k][0].copy())
+                close(spaces[k].unpack(got), want[:, ranges[k]], case.tolerance(2), f"{kind} of {name} on slab {k}")
+                same_bits(spaces[k].unpack(x), _kept(spaces[k], psi[:, ranges[k]]), f"psi of slab {k} after {kind}")
+    if not offered:
+        raise NotApplicable(f"backend {case.backend!r} fuses nothing on slabs in this case")
+
+
+def _kept(space: Space, array: np.ndarray) -> np.ndarray:
+    """The numbers that a space keeps of an array."""
+    return space.unpack(space.pack(array))
 
 
 def _embed(case: Case, half: np.ndarray, target) -> np.ndarray:

@@ -4,13 +4,17 @@ import numpy as np
 import pytest
 
 import lqcd_core as lqcd
-from lqcd_core.testing.conformance import BackendConformance, HaloConformance
+from lqcd_core.testing.conformance import BackendConformance, FusedHaloConformance, HaloConformance
 
 pytest.importorskip("torch")
 
 
 class TestTorchHalo(HaloConformance):
     backend, lattices = "torch", ((4, 2, 6, 2), (5, 2, 1, 3))
+
+
+class TestTorchFusedHalo(FusedHaloConformance):
+    backend, lattices, ncs = "torch", ((4, 2, 6, 2), (5, 2, 1, 3)), (3,)
 
 
 class TestTorchHaloInSmallBlocks(HaloConformance):
@@ -54,19 +58,30 @@ def test_cutting_the_lattice_changes_no_bits_of_the_hopping_term(precision):
             assert np.array_equal(s.vectors.unpack(s.hop[lqcd.ODD](s.split(psi)[1])), want_half), (shards, options)
 
 
-@pytest.mark.parametrize("precision", ["double", "single"])
-def test_a_solve_has_the_same_bits_on_two_to_six_shards_and_agrees_with_one(precision):
-    """torch fuses M in one pass that adds in another order than A x - H x: one shard, which is torch itself, agrees to
-    rounding, not in bits."""
+@pytest.mark.parametrize("precision", ["double", "single", "bf16"])
+def test_cutting_the_lattice_changes_no_bits_of_the_fused_operators(precision):
+    whole, psi = bound(1, precision)
+    for shards in (2, 6):
+        for options in ({}, {"chunk": 40}):
+            cut, _ = bound(shards, precision, **options)
+            for name in ("__call__", "dagger", "normal", "gamma5"):
+                assert np.array_equal(getattr(cut, name)(psi), getattr(whole, name)(psi)), (name, shards, options)
+
+
+@pytest.mark.parametrize(("precision", "even_odd"), [("double", False), ("double", True), ("single", False)])
+def test_a_solve_has_the_same_bits_on_any_number_of_shards(precision, even_odd):
+    """With even-odd torch fuses the Schur complement in an order of its own, which shards derive: there one shard, which
+    is torch itself, agrees with the others to rounding."""
     tol = {"double": 1e-9, "single": 1e-5}[precision]
     answers = {}
     for shards in (1, 2, 3, 6):
         M, psi = bound(shards, precision)
         seen = []
         x, _ = lqcd.solve(
-            M, psi, lqcd.ConjugateGradient(tol=tol), callback=lambda p, s=seen: s.append(p.residuals.copy())
-        )
+            M, psi, lqcd.ConjugateGradient(tol=tol), even_odd=even_odd,
+            callback=lambda p, s=seen: s.append(p.residuals.copy()),
+        )  # fmt: skip
         answers[shards] = np.array(seen), x
-    for shards in (3, 6):
+    for shards in (1, 3, 6) if not even_odd else (3, 6):
         assert all(np.array_equal(a, b) for a, b in zip(answers[shards], answers[2], strict=True)), shards
     assert np.linalg.norm(answers[1][1] - answers[2][1]) <= 10 * tol * np.linalg.norm(answers[1][1])

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from lqcd_core.backend import Handle, Links, SiteDiagonal, make_request
+from lqcd_core.backend import DiracTerms, Handle, Links, SiteDiagonal, make_request
 from lqcd_core.errors import BackendUnavailable, ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
@@ -87,6 +87,8 @@ class ShardedBackend:
             self.parity_hopping = self._parity_hopping
         if able["site_diagonal"]:
             self.site_diagonal = self._site_diagonal
+        if able["fused_halo"]:
+            self.fused = self._fused
 
     @property
     def team(self) -> Team:
@@ -131,7 +133,11 @@ class ShardedBackend:
         pieces = self._pieces(links, target)
         first = Each([rank == 0 for rank in range(self.shards)])
         sizes = team.call("hopping", remote.number, pieces.number, source.remote.number, target.remote.number, first)
-        column = max(sizes)
+        return self._exchanging(team, remote, max(sizes))
+
+    @staticmethod
+    def _exchanging(team: Team, remote, column: int) -> Callable[[Handle], Handle]:
+        """A function of handles whose workers exchange faces of so many bytes a column."""
 
         def hop(x: Handle) -> Handle:
             new = team.new()
@@ -157,7 +163,7 @@ class ShardedBackend:
 
     def _site_diagonal(self, term: SiteDiagonal, space: ShardedSpace) -> Callable[[Handle], Handle]:
         team, remote = space.team, space.team.new()
-        terms = [term if term.blocks is None else attrs.evolve(term, blocks=term.blocks[a:b]) for a, b in space.slabs]
+        terms = _cut_term(term, space)
         team.call("site_diagonal", remote.number, Each(terms), space.remote.number)
 
         def apply(x: Handle) -> Handle:
@@ -167,6 +173,14 @@ class ShardedBackend:
 
         return apply
 
+    def _fused(self, kind: str, terms: DiracTerms, space: ShardedSpace) -> Callable[[Handle], Handle] | None:
+        if kind not in ("M", "Mdag"):
+            return None  # M^dagger M is their product, and the Schur complements are derived
+        team, remote = space.team, space.team.new()
+        links, diagonal = self._pieces(terms.links, space), _cut_term(terms.diagonal, space)
+        sizes = team.call("fused", remote.number, kind, links.number, Each(diagonal), space.remote.number)
+        return None if None in sizes else self._exchanging(team, remote, max(sizes))
+
     def describe(self) -> dict[str, str]:
         """Inner backend, shards and executor, and what the inner backend says."""
         facts = {
@@ -174,3 +188,10 @@ class ShardedBackend:
             "reductions": "exact" if self.exact else "fast", "faces": "half spinors" if self.team.abilities["halo"] else "host",
         }  # fmt: skip
         return {**facts, **{f"inner_{k}": v for k, v in self.team.abilities["facts"].items()}}
+
+
+def _cut_term(term: SiteDiagonal, space: ShardedSpace) -> list[SiteDiagonal]:
+    """The site-diagonal term of every slab."""
+    if term.blocks is None:
+        return [term] * len(space.slabs)
+    return [attrs.evolve(term, blocks=term.blocks[a:b]) for a, b in space.slabs]

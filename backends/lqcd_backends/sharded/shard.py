@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from lqcd_core.backend import (
+    DiracTerms,
     Links,
     SiteDiagonal,
     SupportsColumns,
     SupportsConversion,
     SupportsEvenOdd,
+    SupportsFusedHalo,
     SupportsHalo,
     SupportsSiteDiagonal,
     SupportsSlices,
@@ -56,6 +58,7 @@ class Shard:
             "even_odd": isinstance(self.backend, SupportsEvenOdd),
             "site_diagonal": isinstance(self.backend, SupportsSiteDiagonal),
             "halo": isinstance(self.backend, SupportsHalo),
+            "fused_halo": isinstance(self.backend, SupportsFusedHalo),
             "facts": dict(describe()) if callable(describe) else {},
         }
 
@@ -81,8 +84,16 @@ class Shard:
         else:
             hop = GhostHop(self.backend, o[links], source, target, first)
         o[new] = hop
-        largest = max(face.nbytes for face in hop.faces(source.zeros()))
-        return -(-largest // source.n_rhs)
+        return _face_bytes(hop, source)
+
+    def fused(self, new: int, kind: str, links: int, term: SiteDiagonal, space: int) -> int | None:
+        """Make M or M^dagger; the bytes of a face per column, None if the inner backend leaves it to be derived."""
+        space = self.objects[space].space
+        made = self.backend.halo_fused(kind, DiracTerms(links=self.objects[links], diagonal=term), space)
+        if made is None:
+            return None
+        self.objects[new] = made
+        return _face_bytes(made, space)
 
     def site_diagonal(self, new: int, term: SiteDiagonal, space: int) -> None:
         self.objects[new] = self.backend.site_diagonal(term, self.objects[space].space)
@@ -175,3 +186,8 @@ class Shard:
         # Derived for a backend without slices: on the host, the same sum for any cut of the lattice.
         a, b = (space.unpack(h).astype(np.complex128) for h in (x, y))
         return (a.conj() * b).reshape(len(a), a.shape[1], -1).sum(axis=-1)
+
+
+def _face_bytes(hop, source) -> int:
+    """Bytes of a face per column."""
+    return -(-max(face.nbytes for face in hop.faces(source.zeros())) // source.n_rhs)

@@ -85,6 +85,19 @@ class TorchBackend:
         here, there = self._split_links(links, target)
         return SlabHop(target, here, there, self._even_x(target), self.chunk, self.local)
 
+    def halo_fused(self, kind: str, terms: DiracTerms, space: TorchSpace) -> SlabHop | None:
+        """M or M^dagger on a slab, A applied block by block inside H as in :meth:`fused`."""
+        if kind not in ("M", "Mdag"):
+            return None
+        dagger = kind == "Mdag"
+        a = SiteTerm(terms.diagonal.dagger() if dagger else terms.diagonal, space)
+        planes = self._link_planes(terms.links, space)
+
+        def start(columns: slice, first: int, block, out) -> None:
+            a(block, out, first)
+
+        return SlabHop(space, planes, planes, None, self.chunk, self.local, dagger, start)
+
     def _kernel(self, space: TorchSpace, here, there, even_x) -> HoppingKernel:
         return HoppingKernel(here.detach(), there.detach(), space.sites, even_x, space.real, self.chunk, self.local)
 

@@ -21,10 +21,17 @@ from .space import TorchSpace
 
 
 class SlabHop(HoppingKernel):
-    """See the module; a :class:`~lqcd_core.backend.HaloHop`. Arguments as for :class:`~.hopping.HoppingKernel`."""
+    """See the module; a :class:`~lqcd_core.backend.HaloHop`. Arguments as for :class:`~.hopping.HoppingKernel`.
 
-    def __init__(self, space: TorchSpace, here, there, even_x, chunk: int | None, local: threading.local):
+    With ``dagger`` it is H^dagger; with ``start`` the result is (start - H psi), as there.
+    """
+
+    def __init__(
+        self, space: TorchSpace, here, there, even_x, chunk: int | None, local: threading.local, dagger=False, start=None
+    ):
         super().__init__(here.detach(), there.detach(), space.sites, even_x, space.real, chunk, local)
+        self.dagger, self.start = dagger, start
+        self.sigma = {True: 1.0 if dagger else -1.0, False: -1.0 if dagger else 1.0}  # by task.forward
         self.slices = space.sites[0]
         self.slice_sites = space.volume // self.slices
 
@@ -38,9 +45,9 @@ class SlabHop(HoppingKernel):
             for c in range(0, n, at_once):
                 columns = slice(c, min(c + at_once, n))
                 work = self._half_spinors(columns.stop - c, sites)
-                self._project(self._slice(x[columns], 0), 0, -1.0, work.h)
+                self._project(self._slice(x[columns], 0), 0, self.sigma[True], work.h)
                 down[columns] = work.h.all
-                self._project(self._slice(x[columns], last), 0, 1.0, work.h)
+                self._project(self._slice(x[columns], last), 0, self.sigma[False], work.h)
                 self._multiply(adjoint, links, work, work.h)
                 up[columns] = work.r.all
         return down.cpu().numpy(), up.cpu().numpy()
@@ -71,12 +78,14 @@ class SlabHop(HoppingKernel):
                     columns = slice(c, min(c + at_once, n))
                     source, block, out = psi[columns], *self._block_buffers(columns.stop - c, count)
                     block.all.copy_(source.narrow(3, first, count))
+                    if self.start is not None:
+                        self.start(columns, first, block.all, out.all)
                     for task, links in tasks:
                         if task.face:
                             face = (above if task.forward else below)[columns]
                             self._face_task(task, links, face, out, first)
                         else:
-                            self._task(task, links, source, block, out, first, False, True)
+                            self._task(task, links, source, block, out, first, self.dagger, self.start is None)
                     result[columns].narrow(3, first, count).copy_(out.all)
 
     def _slab_plan(self, times: tuple[int, int], budget: int) -> list:
@@ -96,4 +105,4 @@ class SlabHop(HoppingKernel):
             work: _HalfSpinors = self._half_spinors(face.shape[0], task.sites)
             self._multiply(task, links, work, half)
             half = work.r
-        self._add(task, -1.0 if task.forward else 1.0, half, out, first, True)
+        self._add(task, self.sigma[task.forward], half, out, first, self.start is None)
