@@ -27,6 +27,8 @@ COMMANDS = {
     "propagator": "solve for a quark propagator",
     "spectrum": "correlators and effective masses of propagators",
     "selftest": "known numbers and laws on every backend of this machine",
+    "cache": "what backends keep on disk between runs: list it, clear it",
+    "monitor": "utilisation, memory, errors and latencies of cores, from a vendor's stream",
 }
 """Subcommands by name; ``name`` lives in the module of that name, as ``command``."""
 
