@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("[0-9]*.py"))
 SCREEN = 50
 
 

@@ -6,6 +6,8 @@ what is proven is the compiled graph and its limits, not the movement of tensors
 
 import torch
 
+STAND_IN = True  # scripts that measure look for this and write no times
+
 COMPILED = []
 
 
