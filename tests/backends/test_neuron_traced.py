@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from lqcd_backends.neuron.traced import cost  # noqa: E402
-from lqcd_backends.neuron.traced.graph import ALLOWED_DTYPES, ALLOWED_OPERATORS, Graph, GraphSpec  # noqa: E402
+from lqcd_backends.neuron.traced.graph import ALLOWED_DTYPES, ALLOWED_OPERATORS, STORAGE, Graph, GraphSpec  # noqa: E402
 from lqcd_backends.neuron.traced.program import dirac_program, hop_program  # noqa: E402
 from lqcd_backends.numpy.backend import NumpyBackend  # noqa: E402
 from neuron_standin import standin  # noqa: E402
@@ -99,11 +99,16 @@ def test_the_module_run_eagerly_is_the_hopping_term(formulation, parity, shape, 
     assert distance(complex_of(graph(planes(psi))), want) < 5e-7
 
 
-@pytest.mark.parametrize(("name", "formulation"), list(itertools.product(PROGRAMS, ("half", "fused"))))
+LONG = [
+    pytest.param(name, "half", marks=pytest.mark.slow) for name in PROGRAMS if name not in ("wilson M", "twisted Mdag")
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "formulation"), [*((n, "fused") for n in PROGRAMS), ("wilson M", "half"), ("twisted Mdag", "half"), *LONG]
+)
 def test_exported_graphs_hold_allowed_operators_and_types_and_cost_what_the_model_says(name, formulation):
     """torch.export, strict: every node's operator and element type is on the list; counts agree within 10 per cent."""
-    if name.startswith("twisted clover") and formulation == "half":
-        pytest.skip("the longest graph is walked in its short formulation only")
     kind, diagonal, parity, form = PROGRAMS[name]
     terms = DiracTerms(links=links_on(G), diagonal=diagonal, parity=parity, form=form)
     program = dirac_program(kind, terms, formulation, "bfloat16")
@@ -131,24 +136,32 @@ def test_the_model_counts_the_flops_that_everybody_counts():
     assert cost.count(spec).arithmetic == 96 + 576 + 480 + 168 == 1320
 
 
-@pytest.mark.parametrize(
-    ("links", "spinors", "figure"),
-    (("bfloat16", "bfloat16", 2.3e-3), ("float16", "bfloat16", 1.7e-3), ("float16", "float32", 2.0e-4), ("float32", "float32", 2e-7)),
-)  # fmt: skip
+FIGURES = (
+    ("bfloat16", "bfloat16", 2.35e-3),  # the note says 2.3e-3, 1.7e-3, 2.0e-4, 2.9e-4: two digits
+    ("float16", "bfloat16", 1.75e-3),
+    ("float16", "float32", 2.05e-4),
+    ("float16", "float16", 2.95e-4),
+    ("float32", "float32", 2e-7),
+)
+
+
+@pytest.mark.parametrize(("links", "spinors", "figure"), FIGURES)
 @pytest.mark.parametrize("formulation", ("half", "fused"))
 def test_storage_errors_are_those_of_rounding_links_and_spinors_once(links, spinors, figure, formulation):
     """Ten random fields against double; the result stays fp32, as in the figures (engineering note, section 8)."""
     g, numpy, errors = LatticeGeometry(T=4, Z=4, Y=4, X=4), NumpyBackend(), []
     space = numpy.space(g, DOUBLE, 1)
     for seed in range(10):
-        field, psi = links_on(g, seed=100 + seed), gaussian(1, *g.spinor_shape, seed=seed)
+        u, psi = np.linalg.qr(gaussian(*g.gauge_shape, seed=100 + seed))[0], gaussian(1, *g.spinor_shape, seed=seed)
+        field = Links(g, u, digest=str(seed))
         _, graph = graph_of(hop_program(field, FULL, formulation, links), n=1, formulation=formulation, link_storage=links,
                             storage_in=spinors)  # fmt: skip
-        dtype = {"bfloat16": torch.bfloat16, "float32": torch.float32}[spinors]
         with torch.no_grad():
-            got = complex_of(graph(planes(psi, dtype)))
+            got = complex_of(graph(planes(psi, STORAGE[spinors])))
         errors.append(distance(got, space.unpack(numpy.hopping(field, space)(space.pack(psi)))))
-    assert np.mean(errors) <= 1.05 * figure, errors  # figures are given to two digits
+    assert np.mean(errors) <= figure, errors
+    if links != "float32":
+        assert np.mean(errors) > 0.9 * figure  # what is stored in 16 bits is really rounded
 
 
 # -- modes, slabs, batches ---------------------------------------------------------------------------------------------
@@ -194,12 +207,12 @@ def test_slabs_change_no_bit_of_element_operations():
     u, psi = np.linalg.qr(gaussian(*G.gauge_shape, seed=5))[0], gaussian(1, *G.spinor_shape).astype(np.complex64)
     links = Links(G, u, PHASES, COEFFICIENTS, "x")
     out = []
-    for slabs in (1, 2, 4):
+    for slabs in (1, 2):
         backend = backend_with(slabs=slabs, formulation="half")
         space = backend.space(G, as_precision("bf16"), 1)
         term = DiracTerms(links=links, diagonal=SiteDiagonal(scalar=4.1, twist=0.2))
         out.append(space.unpack(backend.fused("MdagM", term, space)(space.pack(psi))))
-    assert (out[0] == out[1]).all() and (out[0] == out[2]).all()
+    assert (out[0] == out[1]).all()
 
 
 def test_columns_are_shared_among_cores_and_short_batches_are_padded():
