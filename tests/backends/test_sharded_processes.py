@@ -194,6 +194,6 @@ def test_an_inner_backend_that_cannot_start_is_the_reason():
     options = {**OPTIONS, "inner": ("torch", {"device": "cuda:77"})}
     pytest.importorskip("torch")
     before = multiprocessing.active_children()
-    with pytest.raises(BackendUnavailable, match="cannot load its inner backend.*(CUDA|device)"):
+    with pytest.raises(BackendUnavailable, match=r"cannot load its inner backend.*(CUDA|device)"):
         REGISTRY.load("sharded", options)
     assert set(multiprocessing.active_children()) <= set(before)
