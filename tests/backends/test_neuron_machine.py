@@ -148,7 +148,9 @@ def test_one_graph_then_a_graph_per_stage_then_slabs():
     ]
     assert choice(200, sbuf_limit=15) == (1, True)
     assert choice(200, sbuf_limit=15, split_above_sbuf=True) == (1, False)
-    assert choice(200, at_least=3) == (3, False) and choice(200, slabs=6) == (6, False)
+    assert choice(200, slabs=6) == (6, False)
+    cut = {(1, True), (1, False), (2, False)}
+    assert choice(200, refused=cut) == (3, False) and choice(200, refused={(1, True)}) == (1, False)
 
 
 def test_what_cannot_fit_is_refused_with_numbers(caplog):

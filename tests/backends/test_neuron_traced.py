@@ -298,8 +298,23 @@ def test_a_refused_graph_is_cut_smaller_until_it_passes(monkeypatch, caplog):
     assert distance(got, reference("M", lqcd.WilsonDirac(mass=0.1), u.array, psi)) < as_precision("single").tolerance
     monkeypatch.setenv("STANDIN_INSTRUCTION_LIMIT", "10")
     m = lqcd.WilsonDirac(mass=0.1).bind(u, backend=("neuron-traced", {"formulation": "fused"}), precision="bf16")
-    with pytest.raises(ParameterError, match="cannot be cut into 7 or more slabs"):
+    with pytest.raises(ParameterError, match=r"refused .* in every cut: slabs along t tried 1, 2, 3, 6"):
         m(psi)
+
+
+def test_a_refused_chain_is_first_taken_apart(monkeypatch):
+    u, psi = lqcd.GaugeField.random(G, seed=2), gaussian(1, *G.spinor_shape).astype(np.complex64)
+    monkeypatch.setenv(
+        "STANDIN_INSTRUCTION_LIMIT", str(16 * G.volume * 3 // 2)
+    )  # M passes, M^dagger M in one graph does not
+    options = {"formulation": "fused", "optimize_level": 1}
+    m = lqcd.WilsonDirac(mass=0.1).bind(u, backend=("neuron-traced", options), precision="single")
+    got = m.normal(psi)
+    assert (m.apply_normal.decision.need.slabs, m.apply_normal.decision.need.chained) == (1, False)
+    assert (
+        distance(got, reference("MdagM", lqcd.WilsonDirac(mass=0.1), u.array, psi))
+        < 2 * as_precision("single").tolerance
+    )
 
 
 def test_the_budget_cuts_before_the_compiler_is_asked():
@@ -336,9 +351,15 @@ def test_a_small_threshold_launches_every_stage_by_itself():
 
 def test_compiler_errors_of_another_kind_are_told():
     import torch_neuronx
-    from lqcd_backends.neuron.traced.adapters import _told
+    from lqcd_backends.neuron.traced.adapters import GraphTooLarge, _told
 
-    assert isinstance(_told(RuntimeError("NCC_EVRF007: too many instructions")), BackendError)
+    for text in (
+        "[NCC_EVRF007]",
+        "NCC_EBVF030: split",
+        "NCC_EXTP004",
+        "[XTP002] Number of instructions (9) is over the threshold (5)",
+    ):
+        assert type(_told(RuntimeError(text))) is GraphTooLarge, text
     told = _told(RuntimeError("NCC_EVRF004: complex64"))
     assert type(told) is BackendError and "NCC_EVRF004" in str(told)
     with pytest.raises(RuntimeError, match="NCC_EVRF004"):

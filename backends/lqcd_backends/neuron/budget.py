@@ -8,7 +8,7 @@ is split along t into slabs.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import attrs
 
@@ -79,7 +79,7 @@ def divisors(extent: int) -> list[int]:
 
 def decide(
     what: str, extent: int, stages: int, need: Callable[[int, bool], Need], *, instruction_limit: int = INSTRUCTION_LIMIT,
-    sbuf_limit: int | None = None, split_above_sbuf: bool = False, hbm_limit: int | None = None, at_least: int = 1,
+    sbuf_limit: int | None = None, split_above_sbuf: bool = False, hbm_limit: int | None = None, refused: Collection[tuple[int, bool]] = (),
     slabs: int | None = None,
 ) -> Decision:  # fmt: skip
     """The cheapest way to cut an operator that fits: one graph, a graph per stage, then more and more slabs.
@@ -99,8 +99,8 @@ def decide(
     split_above_sbuf
         Launch every stage by itself if the working set of one graph is above ``sbuf_limit``. Otherwise such a graph
         streams from HBM: a launch costs more than the traffic.
-    at_least
-        Slabs to start from, after a compiler said that a graph was too large.
+    refused
+        Pairs (slabs, chained) of which the compiler said already that a graph is too large.
     slabs
         A number the user fixed.
 
@@ -113,11 +113,11 @@ def decide(
     sbuf_limit, hbm_limit = sbuf_limit or smallest.sbuf, hbm_limit or smallest.hbm_bytes
     if slabs is not None and extent % slabs:
         raise ParameterError(f"slabs={slabs} does not divide T={extent}; possible: {_listed(divisors(extent))}.")
-    choices = [k for k in divisors(extent) if k >= at_least] if slabs is None else [slabs]
+    choices = divisors(extent) if slabs is None else [slabs]
     tried: Need | None = None
     for k in choices:
         for chained in (True, False) if k == 1 else (False,):
-            if not chained and k == 1 and stages == 1:
+            if (not chained and k == 1 and stages == 1) or (k, chained) in refused:
                 continue
             tried = need(k, chained)
             if chained and stages > 1 and split_above_sbuf and tried.sbuf > sbuf_limit:
@@ -134,7 +134,10 @@ def decide(
                 LOG.info("%s", found)
                 return found
     if tried is None:
-        raise ParameterError(f"{what} cannot be cut into {at_least} or more slabs: T={extent} has no larger divisor.")
+        raise ParameterError(
+            f"the compiler refused {what} for its size in every cut: slabs along t tried {_listed(sorted({k for k, _ in refused}))}. "
+            "Use fewer right-hand sides or formulation='half'."
+        )
     raise ParameterError(
         f"{what} does not fit even in {tried.slabs} slabs along t: about {tried.instructions:,} instructions (limit "
         f"{instruction_limit:,}) and {tried.constants:,} B of constants (limit {HLO_LIMIT:,}) in a graph. Use "

@@ -170,21 +170,19 @@ class Executable:
         for name, make in program.weights.items():
             found = self._frozen(name)
             weights[name] = make() if found is None else found
-        at_least = 1
+        refused: set[tuple[int, bool]] = set()
         while True:
-            decision = self._decide(program, at_least)
+            decision = self._decide(program, refused)
             try:
                 stages = self._load_all(program, weights, decision)
                 break
             except GraphTooLarge as error:
-                LOG.warning("the compiler refused a graph in %d slab(s): %s", decision.need.slabs, error)
-                if self.settings.slabs is not None:
-                    raise
                 # A chain is first taken apart; then the slabs get smaller.
-                at_least = decision.need.slabs + 1
+                LOG.warning("the compiler refused a graph in %d slab(s): %s", decision.need.slabs, error)
+                refused.add((decision.need.slabs, decision.need.chained))
         self.decision, self.program, self._stages = decision, program, stages
 
-    def _decide(self, program: Program, at_least: int) -> Decision:
+    def _decide(self, program: Program, refused: set[tuple[int, bool]]) -> Decision:
         s = self.settings
         stages = sum(map(len, program.chain))
         return decide(
@@ -192,7 +190,7 @@ class Executable:
             program.geometry.T, stages, lambda slabs, chained: need_of(program, s, slabs, chained),
             instruction_limit=s.instruction_limit, split_above_sbuf=s.sram_threshold is not None,
             sbuf_limit=s.sram_threshold or (self.device.hardware.sbuf if self.device.hardware else None),
-            hbm_limit=self.device.core_bytes, at_least=at_least, slabs=s.slabs,
+            hbm_limit=self.device.core_bytes, refused=refused, slabs=s.slabs,
         )  # fmt: skip
 
     def _load_all(self, program: Program, weights, decision: Decision) -> list[list[Callable]]:
