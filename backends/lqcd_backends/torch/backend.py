@@ -23,6 +23,7 @@ from lqcd_core.precision import Precision
 
 from .gradient import Hop, Linear
 from .halo import SlabHop
+from .heap import map_large_blocks
 from .hopping import HoppingKernel
 from .site_term import SiteTerm, differentiable
 from .space import STORAGE, TorchSpace, as_tensor, records
@@ -50,6 +51,7 @@ class TorchBackend:
     def __init__(self, threads: int | None = None, device: str = "cpu", chunk: int | None = None):
         self.device, self.chunk = torch.device(device), chunk
         self.local = threading.local()
+        map_large_blocks()
         self._packed: weakref.WeakKeyDictionary[Links, dict] = weakref.WeakKeyDictionary()
         if self.device.type == "cuda":
             self._need_cuda()

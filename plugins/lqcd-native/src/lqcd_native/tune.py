@@ -41,7 +41,7 @@ class Schedule:
 
 
 def fixed(vsites: int, threads: int, footprint: int, cache: int) -> Schedule:
-    """The schedule without a measurement: good on a Zen 3 (docs/_native_notes.md).
+    """The schedule without a measurement: good on a Zen 3 (PERFORMANCE.md).
 
     Parameters
     ----------
