@@ -162,7 +162,6 @@ FEATURES = {
     "even_odd": "hops between the two parities without touching the other half (SupportsEvenOdd)",
     "fused_dirac": "M and its relatives as one call (SupportsFusedDirac)",
     "site_diagonal": "applies clover blocks inside the backend (SupportsSiteDiagonal)",
-    "clover": "builds the clover term itself (SupportsClover)",
     "fused_blas": "vector updates and norms in one pass (SupportsFusedBLAS)",
     "device_solve": "runs a whole solve inside the backend (SupportsDeviceSolve)",
     "halo": "packs faces and separates interior from exterior (SupportsHalo)",
