@@ -311,6 +311,18 @@ class FaultyHaloBackend(NumpyBackend):
         return ExchangedFaces(hop) if self.fault == "faces exchanged" else hop
 
 
+def faulty_fused_halo_backend(fault=None):
+    """The torch backend with the faces of its fused operators handed to the wrong sides."""
+    from lqcd_backends.torch.backend import TorchBackend
+
+    class FaultyFusedHaloBackend(TorchBackend):
+        def halo_fused(self, kind, terms, space):
+            hop = super().halo_fused(kind, terms, space)
+            return ExchangedFaces(hop) if fault == "faces exchanged" and hop is not None else hop
+
+    return FaultyFusedHaloBackend()
+
+
 class ExchangedFaces:
     def __init__(self, hop):
         self.faces, self.interior, self._hop = hop.faces, hop.interior, hop
@@ -328,11 +340,15 @@ class Plugin:
             BackendInfo(name="faulty", load=f"{__name__}:FaultyBackend", **common),
             BackendInfo(name="faulty-optional", load=f"{__name__}:FaultyOptionalBackend", **common),
             BackendInfo(name="faulty-halo", load=f"{__name__}:FaultyHaloBackend", **common),
+            BackendInfo(name="faulty-fused-halo", load=f"{__name__}:faulty_fused_halo_backend", **common),
         ]
 
 
 PLUGIN = Plugin()
-HALO_LAWS = {"slabs_with_faces_are_the_whole"}
+HALO_LAWS = {
+    "faulty-halo": "slabs_with_faces_are_the_whole",
+    "faulty-fused-halo": "fused_slabs_are_the_whole",
+}
 SLOW_TO_JUDGE = {"solution_has_the_true_residual"}
 
 
@@ -368,12 +384,15 @@ def test_a_fault_in_an_optional_protocol_breaks_its_law(fault):
         assert broken_laws(fault, OPTIONAL_FAULTS[fault], "faulty-optional") == OPTIONAL_FAULTS[fault]
 
 
-def test_exchanged_faces_break_the_law_of_slabs():
+@pytest.mark.parametrize(("backend", "law"), list(HALO_LAWS.items()))
+def test_exchanged_faces_break_the_law_of_slabs(backend, law):
+    if "fused" in backend:
+        pytest.importorskip("torch")
     with registered(PLUGIN):
-        assert broken_laws(None, HALO_LAWS, "faulty-halo") == set()
-        assert broken_laws("faces exchanged", HALO_LAWS, "faulty-halo") == HALO_LAWS
+        assert broken_laws(None, {law}, backend) == set()
+        assert broken_laws("faces exchanged", {law}, backend) == {law}
 
 
 def test_every_law_is_broken_by_some_fault():
-    caught = set().union(*FAULTS.values(), *OPTIONAL_FAULTS.values(), HALO_LAWS)
+    caught = set().union(*FAULTS.values(), *OPTIONAL_FAULTS.values(), HALO_LAWS.values())
     assert LAWS.keys() - caught == SLOW_TO_JUDGE | {"arrays_are_canonical"}  # a backend with another array library
