@@ -1106,7 +1106,13 @@ def slabs_with_faces_are_the_whole(case: Case) -> None:
             spaces.append((target, other))
         faces = [hop.faces(x) for hop, x in zip(hops, handles)]
         for down, up in faces:
-            limit = case.n_rhs * np.prod(case.geometry.parity_shape(parity)[1:]) // 2 * 2 * case.precision.real_dtype.itemsize
+            limit = (
+                case.n_rhs
+                * np.prod(case.geometry.parity_shape(parity)[1:])
+                // 2
+                * 2
+                * case.precision.real_dtype.itemsize
+            )
             assert down.nbytes <= limit and up.nbytes <= limit, "a face is larger than the half spinors of a slice"
         for k, (hop, x) in enumerate(zip(hops, handles)):
             before = spaces[k][1].unpack(x)

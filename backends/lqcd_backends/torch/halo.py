@@ -27,7 +27,15 @@ class SlabHop(HoppingKernel):
     """
 
     def __init__(
-        self, space: TorchSpace, here, there, even_x, chunk: int | None, local: threading.local, dagger=False, start=None
+        self,
+        space: TorchSpace,
+        here,
+        there,
+        even_x,
+        chunk: int | None,
+        local: threading.local,
+        dagger=False,
+        start=None,
     ):
         super().__init__(here.detach(), there.detach(), space.sites, even_x, space.real, chunk, local)
         self.dagger, self.start = dagger, start
