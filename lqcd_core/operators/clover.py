@@ -94,6 +94,7 @@ def clover_coefficients(csw, csw_r, csw_t) -> tuple[float, float]:
 
 def clover_blocks(gauge, csw_r: float, csw_t: float, xi0: float):
     """The clover term as chiral blocks, shape ``(T, Z, Y, X, 2, 2Nc, 2Nc)``, without the mass."""
+    from ..gauge.field_strength import clover_coefficients as plane_coefficients
     from ..gauge.field_strength import clover_term
 
-    return clover_term(gauge, csw_r / (2.0 * xi0), csw_t / 2.0)
+    return clover_term(gauge, *plane_coefficients(csw_r, csw_t, xi0))

@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from lqcd_core.backend import Handle, Links, SiteDiagonal
+from lqcd_core.fields import from_storage, to_storage
 from lqcd_core.gamma import GAMMA
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
@@ -159,6 +160,4 @@ class NumpyBackend:
 
 
 def _rounded(array: np.ndarray, precision: Precision) -> np.ndarray:
-    from lqcd_core.fields import from_storage, to_storage
-
     return from_storage(to_storage(array, precision), precision)

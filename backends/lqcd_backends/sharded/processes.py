@@ -343,6 +343,6 @@ def _failed(error: BaseException) -> Failed:
     trace = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:
+    except Exception:  # a stranger's error that cannot cross processes: its name and words can
         error = RuntimeError(f"{type(error).__name__}: {error}")
     return Failed(error, trace)

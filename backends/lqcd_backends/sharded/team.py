@@ -7,6 +7,7 @@ hopping term) ends the team: all workers are stopped and every later call on its
 
 from __future__ import annotations
 
+import abc
 import itertools
 import queue
 import socket
@@ -46,7 +47,7 @@ class Failed:
     """Its traceback as text, where it crossed a process."""
 
 
-class Team:
+class Team(abc.ABC):
     """Workers that do the same command at once. Subclasses say how commands and answers travel.
 
     Parameters
@@ -71,22 +72,23 @@ class Team:
 
     # -- for subclasses -----------------------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def _send(self, rank: int, message: tuple, reply_bytes: int) -> None:
-        raise NotImplementedError
+        """Give a rank a command; ``reply_bytes`` is the room its answer needs."""
 
+    @abc.abstractmethod
     def _receive(self, waiting: set[int], timeout: float) -> dict[int, Any]:
         """Answers that arrived within the time, by rank; none means that time ran out. Raises WorkerError if one died."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Stop the workers."""
-        raise NotImplementedError
 
     def name_of(self, rank: int) -> str:
         """A rank with where it runs, for messages."""
         return f"rank {rank} on {self.host}"
 
-    def reserve(self, face_bytes: int) -> None:
+    def reserve(self, face_bytes: int) -> None:  # noqa: B027 (threads hand faces over and need no room)
         """Make room for faces of this size."""
 
     # -- commands -----------------------------------------------------------------------------------------------------
