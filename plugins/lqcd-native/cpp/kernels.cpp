@@ -534,6 +534,8 @@ void cg_update(int64_t nv, const void* a, bool real, const void* p, const void* 
   real ? cg_update_loop<R, true>(nv, s, p, ap, x, r, sums) : cg_update_loop<R, false>(nv, s, p, ap, x, r, sums);
 }
 
+#include "solve_kernels.h"
+
 template <class R>
 double multiply_adds(int64_t rounds) {
   using V = typename Lanes<R>::V;
@@ -551,7 +553,7 @@ double multiply_adds(int64_t rounds) {
 #define LQCD_OPS(R)                                                                                              \
   {                                                                                                              \
     Lanes<R>::n, hop<R>, diagonal<R>, axpy<R>, xpay<R>, scale<R>, gamma5<R>, dot<R>, norm2<R>, axpy_norm2<R>,     \
-        cg_update<R>, multiply_adds<R>                                                                           \
+        cg_update<R>, direction_update<R>, bicg_direction<R>, bicg_update<R>, multiply_adds<R>                   \
   }
 
 const lqcd_native::KernelTable table = {LQCD_TEXT(LQCD_ISA), LQCD_OPS(float), LQCD_OPS(double)};

@@ -53,6 +53,11 @@ struct Ops {
   void (*norm2)(int64_t nv, const void* x, double* sums);                                      // [lane]
   void (*axpy_norm2)(int64_t nv, const void* a, bool real, const void* x, void* y, double* sums);
   void (*cg_update)(int64_t nv, const void* a, bool real, const void* p, const void* ap, void* x, void* r, double* sums);
+  // For whole solves; see solve_kernels.h.
+  void (*direction_update)(int64_t nv, const void* a, const void* b, const void* z, void* x, void* p);
+  void (*bicg_direction)(int64_t nv, const void* b, const void* w, const void* r, const void* v, void* p);
+  void (*bicg_update)(int64_t nv, const void* a, const void* w, const void* p, const void* t, const void* shadow, void* x, void* r,
+                      double* sums);
   double (*multiply_adds)(int64_t rounds);  // 12 independent chains of vector multiply-adds, to measure the peak
 };
 
