@@ -16,6 +16,7 @@
 #include <utility>
 
 
+#include "bind.h"
 #include "kernels.h"
 #include "layout.h"
 #include "threads.h"
@@ -179,6 +180,8 @@ NB_MODULE(_native, m) {
                     int, int>(),
            "links"_a, "source"_a, "epilogue"_a, "diagonal"_a.none(), "dagger"_a, "threads"_a, "block"_a, "tile"_a, "stream"_a)
       .def("__call__", &Hop::apply, "x"_a, "minuend"_a.none() = nb::none());
+
+  bind_solve(m);
 
   m.attr("PLAIN") = int(plain);
   m.attr("TIMES_DIAGONAL") = int(times_diagonal);

@@ -102,23 +102,27 @@ class NativeBackend:
         return None
 
     def _schur(self, terms: DiracTerms, space: NativeSpace, dagger: bool) -> Callable[[Handle], Handle]:
+        before, down, up = self.schur_passes(terms, space, dagger)
+        if before is None:
+            return lambda x: up(down(x), x)
+        apply = space.algebra.apply_diagonal
+        return lambda x: up(down(apply(before, x)), x)
+
+    def schur_passes(self, terms: DiracTerms, space: NativeSpace, dagger: bool) -> tuple[Any, Any, Any]:
+        """A Schur complement, or its adjoint, as passes: x -> last(first(before x), x), ``before`` a diagonal or None."""
         other = self._other(space)
         a_q_inverse = self._diagonal(terms.diagonal, other, inverse=True, dagger=dagger)
         down = self._hop(terms.links, space, other, _native.TIMES_DIAGONAL, a_q_inverse, dagger)
         if terms.form == "asymmetric":
             a_p = self._diagonal(terms.diagonal, space, dagger=dagger)
-            up = self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, a_p, dagger)
-            return lambda x: up(down(x), x)
+            return None, down, self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, a_p, dagger)
         a_p_inverse = self._diagonal(terms.diagonal, space, inverse=True, dagger=dagger)
         # A number commutes with H, so A^-1 may stay in the last pass of the adjoint too.
         commutes = terms.diagonal.blocks is None and terms.diagonal.twist == 0
         if not dagger or commutes:
-            up = self._hop(terms.links, other, space, _native.ONE_MINUS, a_p_inverse, dagger)
-            return lambda x: up(down(x), x)
+            return None, down, self._hop(terms.links, other, space, _native.ONE_MINUS, a_p_inverse, dagger)
         one = space.algebra.scalar_diagonal(1.0, 0.0)
-        up = self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, one, dagger)
-        apply = space.algebra.apply_diagonal
-        return lambda x: up(down(apply(a_p_inverse, x)), x)
+        return a_p_inverse, down, self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, one, dagger)
 
     def _other(self, space: NativeSpace) -> NativeSpace:
         return self.space(space.geometry, space.precision, space.n_rhs, 1 - space.parity)
