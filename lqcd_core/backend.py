@@ -463,9 +463,12 @@ class SupportsDeviceSolve(Protocol):
 
         ``bound`` and ``inner_bound`` (for mixed precision, else None) are bound operators; b is left alone and x0 is None
         or a start that is left alone; both live in ``bound.space``. ``parameters`` are the solver's, with ``targets``
-        (tolerance per column), ``even_odd``, ``form`` and ``parity`` added. ``callback(iteration, residuals)`` may be
-        called with the residuals ``(n,)`` of each iteration. The mapping returned may hold ``iterations`` (a number or one
-        per column) and ``applications``; anything it says of residuals is not used.
+        (tolerance per column), ``even_odd``, ``form``, ``parity`` and ``heard`` added. ``callback(iteration, residuals)`` may
+        be called with the residuals ``(n,)`` of each iteration; where ``heard`` is false nobody waits for them, and they may
+        come all at once as ``history``, ``(iterations, n)``, in the mapping instead. The mapping returned may also hold
+        ``iterations`` (a number or one per column), ``reasons`` (per column the name of a
+        :class:`~lqcd_core.solvers.solution.Reason`), ``applications`` and ``outer_applications``; what it says of residuals
+        decides nothing. KeyboardInterrupt should end the solve.
         """
 
 

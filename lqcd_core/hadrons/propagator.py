@@ -31,6 +31,7 @@ def propagator(
     even_odd: bool | None = None,
     form: str = "symmetric",
     parity: int = EVEN,
+    device_solve: bool | None = None,
     callback: Callback | None = None,
     raise_on_failure: bool = True,
 ) -> Propagator | ColorSpinorField:
@@ -49,7 +50,7 @@ def propagator(
     batch
         Columns solved together, at least 1; default all of those asked for. The answer does not depend on it unless the
         backend's own arithmetic does; memory does.
-    even_odd, form, parity
+    even_odd, form, parity, device_solve
         As in :func:`lqcd_core.solvers.solve`.
     callback
         Called with a :class:`~lqcd_core.solvers.solution.Progress` after each iteration; ``progress.columns`` are the
@@ -109,7 +110,7 @@ def propagator(
         tell = None if callback is None else _with_columns(callback, part)
         x, info = solve(
             M, source.columns(part, precision=M.precision), solver, even_odd=even_odd, form=form, parity=parity,
-            callback=tell, raise_on_failure=raise_on_failure,
+            device_solve=device_solve, callback=tell, raise_on_failure=raise_on_failure,
         )  # fmt: skip
         infos.append(info)
         for k, column in enumerate(part):

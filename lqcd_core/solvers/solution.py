@@ -101,6 +101,8 @@ class SolverInfo:
     """Wall time."""
     parts: tuple[SolverInfo, ...] = ()
     """One record per shift for a multi-shift solve, else ()."""
+    inside: str = ""
+    """Name of the backend that ran the iterations itself (SupportsDeviceSolve); "" where the core's loop did."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for files (without the history)."""
@@ -112,15 +114,16 @@ class SolverInfo:
             "column_residuals": [float(r) for r in self.column_residuals],
             "column_reasons": [r.name.lower() for r in self.column_reasons],
             "applications": int(self.applications), "outer_applications": int(self.outer_applications),
-            "seconds": float(self.seconds),
+            "seconds": float(self.seconds), "inside": self.inside,
         }  # fmt: skip
         if self.parts:
             out["parts"] = [p.as_dict() for p in self.parts]
         return out
 
     def __str__(self) -> str:
+        where = f" inside {self.inside}" if self.inside else ""
         return (
-            f"{self.solver}: {self.reason} (|r|/|b| = {self.final_residual:.3g} for tol {self.tol:.3g} after "
+            f"{self.solver}{where}: {self.reason} (|r|/|b| = {self.final_residual:.3g} for tol {self.tol:.3g} after "
             f"{self.iterations} iterations)"
         )
 
@@ -176,6 +179,7 @@ def merge_infos(infos: Sequence[SolverInfo]) -> SolverInfo:
         np.concatenate([i.column_iterations for i in infos]), np.concatenate([i.column_residuals for i in infos]),
         sum((i.column_reasons for i in infos), ()), applications=sum(i.applications for i in infos),
         outer_applications=sum(i.outer_applications for i in infos), seconds=sum(i.seconds for i in infos),
+        inside=infos[0].inside if len({i.inside for i in infos}) == 1 else "",
     )  # fmt: skip
 
 
@@ -186,5 +190,5 @@ def first_columns(info: SolverInfo, n: int) -> SolverInfo:
     return make_info(
         info.solver, info.tol, [np.atleast_1d(h)[:n] for h in info.history], info.column_iterations[:n],
         info.column_residuals[:n], info.column_reasons[:n], applications=info.applications,
-        outer_applications=info.outer_applications, seconds=info.seconds,
+        outer_applications=info.outer_applications, seconds=info.seconds, inside=info.inside,
     )  # fmt: skip

@@ -6,6 +6,9 @@ Even-odd: the Schur complement is solved on one parity and the other reconstruct
 runs on the normal equations, with the stopping rule on the residual of the system itself
 (:class:`~lqcd_core.solvers.cg.NormalCG`). Where the true residual of the full system still misses, the defect is solved
 again.
+
+Where the backend offers :class:`~lqcd_core.backend.SupportsDeviceSolve`, the iterations run inside it (``info.inside`` says
+so); the true residual, the defects and the account stay here.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import attrs
 import numpy as np
 
 from ..backend import SupportsDeviceSolve
-from ..errors import FieldShapeError, NotConvergedError, ParameterError
+from ..errors import BackendUnavailable, FieldShapeError, NotConvergedError, ParameterError
 from ..geometry import EVEN
 from ..operators.bound import BoundOperator
 from ..operators.linear import LinearOperator
@@ -38,6 +41,7 @@ def solve(
     form: str = "symmetric",
     parity: int = EVEN,
     x0=None,
+    device_solve: bool | None = None,
     callback: Callback | None = None,
     raise_on_failure: bool = True,
 ) -> Solution:
@@ -58,6 +62,9 @@ def solve(
         Of the Schur complement: ``symmetric`` or ``asymmetric``; 0 (even) or 1 (odd).
     x0
         Start, of the kind of b; None means 0. Left alone.
+    device_solve
+        None: the iterations run inside the backend where it offers that for this solver, else in the core's loop. False:
+        the core's loop. True: inside the backend, or an error.
     callback
         Called with a :class:`~lqcd_core.solvers.solution.Progress` after each iteration.
     raise_on_failure
@@ -75,6 +82,8 @@ def solve(
         If a column missed the tolerance; ``.solution`` holds what was reached.
     ToleranceError
         If the tolerance is below what the precision of M can reach.
+    BackendUnavailable
+        If ``device_solve=True`` and the backend leaves this solve to the core.
     GeometryError
         If even-odd was asked for on a lattice with an odd extent.
     FieldShapeError, FieldTypeError
@@ -94,9 +103,13 @@ def solve(
         raise ParameterError(f"solver must be a solver such as BiCGStab(tol=1e-10), got {type(solver).__name__}.")
     if getattr(solver, "shifts", None) is not None:
         raise ParameterError("MultiShiftCG has one solution per shift; call its own solve(M.normal_linear, b).")
+    if device_solve not in (None, True, False):
+        raise ParameterError(f"device_solve must be True, False or None, got {device_solve!r}.")
     if isinstance(M, BoundOperator):
-        solution = _solve_bound(M, b, solver, even_odd, form, parity, x0, callback)
+        solution = _solve_bound(M, b, solver, even_odd, form, parity, x0, device_solve, callback)
     else:
+        if device_solve:
+            raise ParameterError("device_solve=True needs a bound operator (WilsonDirac(...).bind(U)).")
         if even_odd:
             raise ParameterError("even_odd=True needs a bound operator (WilsonDirac(...).bind(U)).")
         linear = M if isinstance(M, LinearOperator) else getattr(M, "linear", None)
@@ -108,7 +121,7 @@ def solve(
     return solution
 
 
-def _solve_bound(M, b, solver, even_odd, form, parity, x0, callback) -> Solution:
+def _solve_bound(M, b, solver, even_odd, form, parity, x0, device_solve, callback) -> Solution:
     M.check_spinor(b)
     host = HostBatch.of(b, M.geometry, None, M.precision)
     start = None if x0 is None else HostBatch.of(x0, M.geometry, None, M.precision, "x0").batch
@@ -119,7 +132,10 @@ def _solve_bound(M, b, solver, even_odd, form, parity, x0, callback) -> Solution
     direct = solver.general if solver.needs_positive else solver
     system = _Schur(M, parity, form) if even_odd else _Full(M)
     direct.check(system.linear)
-    device = _Device(M, solver, even_odd, form, parity) if isinstance(M.backend, SupportsDeviceSolve) else None
+    offered = device_solve is not False and isinstance(M.backend, SupportsDeviceSolve)
+    if device_solve and not offered:
+        raise _no_device_solve(M, solver)
+    device = _Device(M, solver, even_odd, form, parity, callback is not None) if offered else None
 
     def piece(batch, where, tell):
         units = host_units(batch, M.precision)
@@ -130,7 +146,7 @@ def _solve_bound(M, b, solver, even_odd, form, parity, x0, callback) -> Solution
             if len(given) < len(batch):
                 given = np.concatenate([given, np.zeros((len(batch) - len(given), *given.shape[1:]), given.dtype)])
             first = scaled(given, units)
-        x, info = _Corrections(M, system, direct, device, batch, first, tell).run()
+        x, info = _Corrections(M, system, direct, device, bool(device_solve), batch, first, tell).run()
         return scaled(x, 1.0 / units), info
 
     x, info = in_pieces(M.space, host.batch, piece, callback)
@@ -158,11 +174,6 @@ class _Schur:
     def __init__(self, M, parity, form):
         self.schur = M.even_odd(parity, form)
         self.linear = self.schur.linear
-        # |b - M x| = |A_p (bhat - Mhat x_p)| in the symmetric form, |bhat - Mhat x_p| in the asymmetric one.
-        self.factor = 1.0
-        if form == "symmetric":
-            a = M.diagonal
-            self.factor = abs(complex(a.scalar, a.twist)) if a.blocks is None else _block_norm(a.full_blocks())
 
     def solve(self, solver, batch, targets, callback) -> tuple[np.ndarray, SolverInfo]:
         schur = self.schur
@@ -171,11 +182,7 @@ class _Schur:
         def prepared(columns=None):
             return schur.prepare(*schur.split(batch if columns is None else batch[columns]))
 
-        given = np.sqrt(host_norm2(batch))
-        hat = np.sqrt(A.vectors.norm2(prepared()))
-        usable = np.isfinite(hat) & (hat > 0)
-        wanted = np.where(usable, targets * given / np.where(usable, hat * self.factor, 1.0), targets)
-        wanted = np.clip(wanted, A.vectors.precision.epsilon, 0.9)
+        wanted = schur_targets(schur, targets, np.sqrt(host_norm2(batch)), np.sqrt(A.vectors.norm2(prepared())))
         x, info = solver.run(A, RightHandSide(A.vectors, prepared), None, wanted, callback)
         return self.whole(x, batch), info
 
@@ -196,6 +203,42 @@ class _Schur:
         return out
 
 
+def schur_targets(schur, targets: np.ndarray, given: np.ndarray, prepared: np.ndarray) -> np.ndarray:
+    r"""Relative residuals that the Schur complement must reach so that M x = b reaches its targets, per column.
+
+    :math:`|b - Mx| = |A_p(\hat b - \hat Mx_p)|` in the symmetric form, :math:`|\hat b - \hat Mx_p|` in the asymmetric one.
+
+    Parameters
+    ----------
+    schur
+        A :class:`~lqcd_core.operators.even_odd.SchurOperator`.
+    targets
+        Relative residuals :math:`|b - Mx|/|b|` asked for, ``(n,)``.
+    given, prepared
+        Norms of b and of the source of the Schur complement, ``(n,)``.
+    """
+    factor = 1.0
+    if schur.form == "symmetric":
+        a = schur.bound.diagonal
+        if a.blocks is None:
+            factor = abs(complex(a.scalar, a.twist))
+        else:
+            kept = schur.__dict__
+            if "block_norm" not in kept:  # a pass over all blocks: once per operator
+                kept["block_norm"] = _block_norm(a.full_blocks())
+            factor = kept["block_norm"]
+    usable = np.isfinite(prepared) & (prepared > 0)
+    wanted = np.where(usable, targets * given / np.where(usable, prepared * factor, 1.0), targets)
+    return np.clip(wanted, schur.vectors.precision.epsilon, 0.9)
+
+
+def _no_device_solve(M, solver: Solver) -> BackendUnavailable:
+    return BackendUnavailable(
+        f"device_solve=True: the backend {M.choice.name!r} leaves a {solver.name} solve of {M.definition.name} in "
+        f"{M.precision} to the core; leave device_solve out, or choose a backend and solver that offer it."
+    )
+
+
 def _block_norm(blocks: np.ndarray) -> float:
     """A bound on |A|: the largest sum of moduli over a row of any block."""
     return max(float(np.abs(part).sum(axis=-1).max()) for part in blocks)
@@ -212,19 +255,28 @@ def host_norm2(batch: np.ndarray) -> np.ndarray:
 class _Device:
     """Solves inside the backend, in the form of a system that runs itself."""
 
-    def __init__(self, M, solver, even_odd, form, parity):
+    def __init__(self, M, solver, even_odd, form, parity, heard: bool):
         self.M, self.solver = M, solver
-        self.parameters = {**solver.parameters(), "even_odd": bool(even_odd), "form": form, "parity": parity}
+        self.silent = False  # the last solve told nothing on its way, its history came at the end
+        self.parameters = {
+            **solver.parameters(), "even_odd": bool(even_odd), "form": form, "parity": parity,
+            "heard": heard or getattr(solver, "verbose", False),
+        }  # fmt: skip
         self.inner = None
         if isinstance(solver, MixedPrecision):
             options = {"precision": solver.precision}
             if solver.backend is not None:
                 options["backend"] = solver.backend
-            self.inner = M.rebind(**options)
+            # Kept with M: solves in batches, or of a defect, must not bind again.
+            kept = M.__dict__.setdefault("_rebound", {})
+            key = ("bound", solver.precision, repr(solver.backend))
+            if key not in kept:
+                kept[key] = M.rebind(**options)
+            self.inner = kept[key]
 
     def solve(self, solver, batch, targets, callback) -> tuple[np.ndarray, SolverInfo] | None:
         M, n = self.M, len(batch)
-        book = ColumnBook(solver.name, solver.tol, targets, callback, False)
+        book = ColumnBook(solver.name, solver.tol, targets, callback, getattr(solver, "verbose", False))
 
         def tell(iteration, residuals):
             book.record(np.asarray(residuals, float) * np.ones(n))
@@ -234,18 +286,25 @@ class _Device:
         if answer is None:
             return None
         x, said = answer
+        self.silent = not book.history and said.get("history") is not None
+        if self.silent:
+            book.history = list(np.asarray(said["history"], float).reshape(-1, n))
         # Judged by the caller on the true residual; what the device thinks of its residual plays no part.
+        for column, name in enumerate(said.get("reasons", ())):
+            book.stop(column, Reason.__members__.get(name, Reason.STAGNATION))
         book.stop(np.arange(n), Reason.STAGNATION)
         book.iterations[:] = said.get("iterations", len(book.history))
         book.true[:] = np.nan
-        return M.space.unpack(x), book.info(applications=int(said.get("applications", 0)))
+        counts = {name: int(said.get(name, 0)) for name in ("applications", "outer_applications")}
+        return M.space.unpack(x), book.info(inside=M.choice.name, **counts)
 
 
 class _Corrections:
     """Solves of the defect until the true residual of M x = b is there, on one batch that the space can hold."""
 
-    def __init__(self, M, system, solver, device, batch, x0, callback):
-        self.M, self.system, self.solver, self.device = M, system, solver, device
+    def __init__(self, M, system, solver, device, strict, batch, x0, callback):
+        self.M, self.system, self.solver, self.device, self.strict = M, system, solver, device, strict
+        self.inside: str | None = None
         self.batch, self.x, self.callback = batch, x0, callback
         n = len(batch)
         self.norms = np.sqrt(host_norm2(batch))
@@ -302,7 +361,7 @@ class _Corrections:
         book.stop(np.flatnonzero(book.live), Reason.MAXIMUM_ITERATIONS if left < 1 else Reason.STAGNATION)
         book.iterations = self.counts
         x = np.zeros_like(self.batch, dtype=self.M.precision.complex_dtype) if self.x is None else self.x
-        return x, book.info(applications=self.applications, outer_applications=self.outer)
+        return x, book.info(applications=self.applications, outer_applications=self.outer, inside=self.inside or "")
 
     def select(self, defect, columns):
         """(host batch to solve for, its columns): the live ones; on a static space all, the others zero."""
@@ -324,8 +383,13 @@ class _Corrections:
         solver = attrs.evolve(self.solver, maxiter=min(left, self.solver.maxiter))
         answer = None if self.device is None else self.device.solve(solver, part, targets, tell)
         if answer is None:
+            if self.strict:
+                raise _no_device_solve(self.M, self.solver)
             self.device = None
             answer = self.system.solve(solver, part, targets, tell)
+        elif self.device is not None and self.device.silent:
+            self.enter(answer[1].history, where, relative)
+        self.inside = answer[1].inside if self.inside in (None, answer[1].inside) else ""
         self.applications += answer[1].applications
         self.outer += answer[1].outer_applications
         return answer
@@ -342,6 +406,15 @@ class _Corrections:
                 self.callback(Progress(len(book.history), current.copy(), self.solver.tol, progress.active, n))
 
         return callback
+
+    def enter(self, history, where, relative) -> None:
+        """The history of a solve that nobody listened to, all at once."""
+        rows = np.array([np.atleast_1d(row) for row in history]).reshape(len(history), len(where))
+        live = self.book.live[where]
+        current = np.where(np.isfinite(relative), relative, 1.0)
+        out = np.tile(current, (len(rows), 1))
+        out[:, where[live]] = rows[:, live] * relative[where[live]]
+        self.book.history.extend(out)
 
     def add(self, d, where) -> None:
         if self.x is None and len(where) == len(self.batch):

@@ -124,6 +124,11 @@ class NativeBackend:
         one = space.algebra.scalar_diagonal(1.0, 0.0)
         return a_p_inverse, down, self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, one, dagger)
 
+    def solve(self, bound, inner_bound, b: Handle, x0: Handle | None, parameters, callback):
+        from .solve import solve_inside  # stands on the core's solvers, which binding does not need
+
+        return solve_inside(self, bound, inner_bound, b, x0, parameters, callback)
+
     def _other(self, space: NativeSpace) -> NativeSpace:
         return self.space(space.geometry, space.precision, space.n_rhs, 1 - space.parity)
 
