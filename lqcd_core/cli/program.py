@@ -28,9 +28,10 @@ COMMANDS = {
     "spectrum": "correlators and effective masses of propagators",
     "selftest": "known numbers and laws on every backend of this machine",
     "cache": "what backends keep on disk between runs: list it, clear it",
+    "bench-job": "'lqcd bench' on a rented instance that ends itself: submit, list, tail, fetch, cancel",
     "monitor": "utilisation, memory, errors and latencies of cores, from a vendor's stream",
 }
-"""Subcommands by name; ``name`` lives in the module of that name, as ``command``."""
+"""Subcommands by name; ``name`` lives in the module of that name (``-`` is ``_``), as ``command``."""
 
 DONE, FAILED, MISTAKE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
@@ -76,7 +77,7 @@ class Program(click.Group):
     def get_command(self, ctx, name):
         if name not in COMMANDS:
             return None
-        return importlib.import_module(f".{name}", __package__).command
+        return importlib.import_module(f".{name.replace('-', '_')}", __package__).command
 
     def resolve_command(self, ctx, args):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
@@ -135,7 +136,7 @@ _IN_OUR_WORDS = {
 """What the library's remedies are called on the command line."""
 
 
-_OPTIONAL = ("rich", "h5py", "matplotlib", "psutil", "tomli")
+_OPTIONAL = ("rich", "h5py", "matplotlib", "psutil", "tomli", "boto3")
 """Packages that a part of the command needs and an installation may lack."""
 
 
