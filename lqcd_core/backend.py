@@ -104,12 +104,22 @@ class SiteDiagonal:
         return attrs.evolve(self, scalar=np.conj(self.scalar), blocks=blocks, twist=-self.twist)
 
     def inverse(self) -> SiteDiagonal:
-        """The inverse: in closed form without blocks, by LU (numpy) per block with them."""
+        """The inverse: in closed form without blocks, by elimination with pivots per block with them.
+
+        Raises
+        ------
+        numpy.linalg.LinAlgError
+            If a block is singular.
+        """
         if self.blocks is None:
             norm = self.scalar**2 + self.twist**2
             return SiteDiagonal(scalar=self.scalar / norm, twist=-self.twist / norm)
         hermitian = self.hermitian_blocks and self.twist == 0 and np.imag(self.scalar) == 0
-        return SiteDiagonal(blocks=np.linalg.inv(self.full_blocks()), hermitian_blocks=bool(hermitian))
+        from .selection import gauge_kernel  # choosing stands on this module
+
+        full = self.full_blocks()
+        inverse = gauge_kernel("inverse", full.shape[-1] // 2) or np.linalg.inv
+        return SiteDiagonal(blocks=inverse(full), hermitian_blocks=bool(hermitian))
 
     def on_parity(self, geometry: LatticeGeometry, parity) -> SiteDiagonal:
         """The same term on the sites of one parity."""
@@ -164,6 +174,7 @@ FEATURES = {
     "site_diagonal": "applies clover blocks inside the backend (SupportsSiteDiagonal)",
     "fused_blas": "vector updates and norms in one pass (SupportsFusedBLAS)",
     "device_solve": "runs a whole solve inside the backend (SupportsDeviceSolve)",
+    "gauge": "computes formulas of links alone: plaquette, staples, clover term, ... (SupportsGauge)",
     "halo": "packs faces and separates interior from exterior (SupportsHalo)",
     "exact_slices": "partial inner products per time slice, independent of layout and threads",
 }
@@ -469,6 +480,32 @@ class SupportsDeviceSolve(Protocol):
         ``iterations`` (a number or one per column), ``reasons`` (per column the name of a
         :class:`~lqcd_core.solvers.solution.Reason`), ``applications`` and ``outer_applications``; what it says of residuals
         decides nothing. KeyboardInterrupt should end the solve.
+        """
+
+
+GAUGE_KINDS = {
+    "plaquettes": "links -> sum over sites of Re tr P, (6,) float64, planes as in lqcd_core.gauge.links.PLANES",
+    "staple": "(links, mu) -> A_mu of every site, complex128 (T, Z, Y, X, Nc, Nc)",
+    "clover": "(links, c_r, c_t) -> the clover term, complex128 (T, Z, Y, X, 2, 2Nc, 2Nc)",
+    "inverse": "blocks, complex128 (..., 2Nc, 2Nc) -> their inverses; numpy.linalg.LinAlgError if one is singular",
+    "exponential": "anti-Hermitian matrices, complex128 (..., Nc, Nc) -> their exponentials",
+    "unitarize": "matrices, complex128 (..., Nc, Nc) -> the nearest in SU(Nc); NonUnitaryLinksError if there is none",
+    "checkerboard_staple": "(links[mu][parity], forward[parity][mu], backward[parity][mu], mu, parity) -> A_mu of one "
+    "parity, complex128 (Nc, Nc, V/2), all as in lqcd_core.gauge.update.CheckerboardLinks",
+}
+"""What SupportsGauge may compute, with arguments and result. Links are complex ``(T, Z, Y, X, 4, Nc, Nc)`` host arrays of
+either precision and any strides; every result is a new host array, computed in double."""
+
+
+@runtime_checkable
+class SupportsGauge(Protocol):
+    """Formulas of links alone. They take and give host arrays: nothing is bound, and no space is needed."""
+
+    def gauge_kernel(self, kind: str, nc: int) -> Callable | None:
+        """A function for one of :data:`GAUGE_KINDS`, or None to leave it to the core.
+
+        It agrees with the core's NumPy formula to rounding, leaves its arguments alone, and gives the same bits for any
+        number of threads.
         """
 
 

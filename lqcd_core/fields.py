@@ -608,6 +608,11 @@ def determinant(u: np.ndarray) -> np.ndarray:
 
 def project_su(u: np.ndarray) -> np.ndarray:
     """The nearest unitary matrix (polar decomposition by SVD), its determinant's phase divided out evenly."""
+    from .selection import gauge_kernel  # choosing stands on backends, and those on this module's storage
+
+    kernel = gauge_kernel("unitarize", u.shape[-1])
+    if kernel is not None:
+        return kernel(u)
     if not np.isfinite(u).all():
         raise NonUnitaryLinksError("cannot unitarize: some links are not finite.")
     w, s, vh = np.linalg.svd(u)

@@ -12,13 +12,13 @@ import asyncio
 import contextvars
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import attrs
 
-from .backend import BackendInfo, BoundBackend, Request
+from .backend import BackendInfo, BoundBackend, Request, SupportsGauge
 from .errors import BackendUnavailable, LQCDError, NoBackendError, ParameterError, UnknownBackendError
 from .registry import REGISTRY, rank
 
@@ -238,6 +238,43 @@ def choose(request: Request, backend=None) -> Choice:
                 reason = str(error)
         rejected.append((name, reason))
     raise NoBackendError(_table(f"No installed backend can run {request}:", rejected))
+
+
+def gauge_kernel(kind: str, nc: int, *, named_only: bool = False) -> Callable | None:
+    """A backend's function for a formula of links alone, or None: then the core's NumPy does it.
+
+    The backend that the user named, if it offers :class:`~lqcd_core.backend.SupportsGauge`; if none is named, the first in
+    rank that offers it and starts. A named backend that does not offer it is not replaced by another: NumPy computes.
+
+    Parameters
+    ----------
+    kind
+        One of :data:`~lqcd_core.backend.GAUGE_KINDS`.
+    nc
+        Number of colours.
+    named_only
+        Only the backend that the user named: for Markov chains, whose later links depend on every bit.
+    """
+    named = current_backend()
+    records = REGISTRY.records()
+    if named is not None:
+        order = [named.name] if named.name in records else []
+    elif named_only:
+        order = []
+    else:
+        wished = [n for n in preferred_backends() if n in records]
+        order = wished + sorted(records.keys() - set(wished), key=lambda n: (-records[n].rank, n))
+    for name in order:
+        if "gauge" not in records[name].features or (named is None and records[name].wraps):
+            continue
+        try:
+            instance = REGISTRY.load(name, named.options if named is not None else {}).instance
+        except LQCDError:  # it cannot start here: who binds with it is told why
+            continue
+        found = instance.gauge_kernel(kind, nc) if isinstance(instance, SupportsGauge) else None
+        if found is not None:
+            return found
+    return None
 
 
 def _record_of(named: Named) -> BackendInfo:

@@ -1,6 +1,7 @@
 """What needs links only: loops, staples, field strength, topology, and generating quenched configurations."""
 
 from .autocorrelation import Autocorrelation, integrated_autocorrelation
+from .exponential import exponential
 from .field_strength import clover_coefficients, clover_leaf_sum, clover_term, energy_density, field_strength
 from .generate import ConfigurationInfo, SweepReport, generate
 from .loops import (
@@ -27,6 +28,7 @@ __all__ = [
     "clover_leaf_sum",
     "clover_term",
     "energy_density",
+    "exponential",
     "field_strength",
     "generate",
     "heatbath_sweep",

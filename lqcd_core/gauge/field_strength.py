@@ -16,7 +16,7 @@ import numpy as np
 from ..errors import ParameterError
 from ..gamma import GAMMA
 from .links import PLANES, SPATIAL_PLANES, LinkArray, dagger, links_of, plane_indices
-from .loops import plane_sum
+from .loops import plane_sums
 
 _SLAB_BYTES = 1 << 25  # links of one slab of time slices: the temporaries of a plane then stay below some 200 MB
 
@@ -160,6 +160,9 @@ def clover_term(gauge: Any, c_r: float, c_t: float | None = None) -> Any:
     u = links_of(gauge)
     if u.xp is not np:
         return _clover_blocks(u, c_r, c_t)
+    kernel = u.kernel("clover")
+    if kernel is not None:
+        return kernel(u.array, c_r, c_t)
     # A slab of time slices with one ghost slice on either side: the shifts wrap wrongly only in the ghosts.
     extent = u.array.shape[0]
     slice_bytes = u.volume // extent * 4 * u.nc**2 * 16
@@ -227,7 +230,7 @@ def energy_density(gauge: Any, definition: str = "clover") -> Any:
     """
     u = links_of(gauge)
     if definition == "plaquette":
-        traces = sum(plane_sum(u, *plane) for plane in PLANES.values())
+        traces = sum(plane_sums(u).values())
         return u.scalar(2 * u.nc * (6 - traces / u.volume))
     if definition != "clover":
         raise ParameterError(f"energy density is 'clover' or 'plaquette', got {definition!r}.")

@@ -1,11 +1,13 @@
 """Link arrays as the gauge formulas see them: one direction, one shift, one dagger, one sum over sites.
 
 Formulas are written once over an array namespace. A :class:`~lqcd_core.fields.GaugeField` or a NumPy array gives plain
-Python numbers; a torch tensor gives 0-d tensors through which gradients flow. Sums over sites are always double.
+Python numbers; a torch tensor gives 0-d tensors through which gradients flow. Sums over sites are always double. For NumPy
+a backend that offers a formula (:class:`~lqcd_core.backend.SupportsGauge`) computes it, to the same rounding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -14,6 +16,7 @@ import numpy as np
 from ..arrays import is_complex, namespace, raw
 from ..errors import FieldShapeError, FieldTypeError, ParameterError
 from ..geometry import DIRECTIONS
+from ..selection import gauge_kernel
 
 PLANES = {"xy": (3, 2), "xz": (3, 1), "yz": (2, 1), "xt": (3, 0), "yt": (2, 0), "zt": (1, 0)}
 """The six planes, oriented as x, y, z, t are ordered, with the direction indices (mu, nu) of each."""
@@ -61,6 +64,10 @@ class LinkArray:
     def trace(self, a: Any) -> Any:
         """Colour trace."""
         return self.xp.einsum("...ii->...", a)
+
+    def kernel(self, kind: str) -> Callable | None:
+        """A backend's function for a formula (:func:`~lqcd_core.selection.gauge_kernel`); None off NumPy."""
+        return gauge_kernel(kind, self.nc) if self.xp is np else None
 
     def scalar(self, value: Any) -> Any:
         """A Python number for NumPy input; other libraries keep their 0-d array, and its gradient."""

@@ -25,6 +25,7 @@ from .. import random as rng
 from ..errors import GeometryError, NonUnitaryLinksError, ParameterError
 from ..fields import GaugeField, complete_su
 from ..geometry import LatticeGeometry
+from ..selection import gauge_kernel
 
 _BLOCK = 4096  # sites worked on at once: the 3 x 3 matrices of a block (590 kB each) stay in the level-2 cache
 _SMALL_ALPHA = 1.7  # below it Creutz accepts more often than Kennedy-Pendleton; a matter of speed only
@@ -90,6 +91,17 @@ class CheckerboardLinks:
             total = _product(_dagger(beside), _gather(self.links[nu][q], minus_nu), total)
         return total
 
+    def staples(self, mu: int, parity: int):
+        """(block, :meth:`staple` of it) over a half; links of this direction and parity may change on the way.
+
+        From the backend that the user named, if it offers them. Never from one that is merely installed: rounding decides
+        over acceptance sooner or later, and a chain must not change with what is on the machine.
+        """
+        kernel = gauge_kernel("checkerboard_staple", self.geometry.nc, named_only=True)
+        whole = None if kernel is None else kernel(self.links, self.forward, self.backward, mu, parity)
+        for block in self.blocks():
+            yield block, self.staple(mu, parity, block) if whole is None else whole[:, :, block]
+
     def plaquette(self) -> float:
         """Mean Re tr P / Nc, as :func:`lqcd_core.gauge.plaquette`."""
         total = 0.0
@@ -108,17 +120,17 @@ class CheckerboardLinks:
         """One heatbath update of every link, in place."""
         for mu in range(4):
             for parity in (0, 1):
-                for block in self.blocks():
+                for block, staple in self.staples(mu, parity):
                     links = self.links[mu][parity][:, :, block]
                     counter = (sweep * 4 + mu) * 2 + parity
-                    heatbath_links(links, self.staple(mu, parity, block), beta, seed, counter, block.start)
+                    heatbath_links(links, staple, beta, seed, counter, block.start)
 
     def overrelax(self) -> None:
         """One microcanonical update of every link, in place."""
         for mu in range(4):
             for parity in (0, 1):
-                for block in self.blocks():
-                    overrelax_links(self.links[mu][parity][:, :, block], self.staple(mu, parity, block))
+                for block, staple in self.staples(mu, parity):
+                    overrelax_links(self.links[mu][parity][:, :, block], staple)
 
     def unitarize(self) -> None:
         """Remove the rounding that has gathered: Gram-Schmidt on the rows, det = 1, in place."""

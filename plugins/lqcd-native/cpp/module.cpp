@@ -182,6 +182,7 @@ NB_MODULE(_native, m) {
       .def("__call__", &Hop::apply, "x"_a, "minuend"_a.none() = nb::none());
 
   bind_solve(m);
+  bind_gauge(m);
 
   m.attr("PLAIN") = int(plain);
   m.attr("TIMES_DIAGONAL") = int(times_diagonal);

@@ -55,6 +55,7 @@ class NativeBackend:
         self._layouts: Any = weakref.WeakValueDictionary()
         self._links: Any = weakref.WeakValueDictionary()
         self._diagonals: Any = weakref.WeakKeyDictionary()
+        self._gauge: Any = None
 
     # -- spaces -------------------------------------------------------------------------------------------------------
 
@@ -123,6 +124,13 @@ class NativeBackend:
             return None, down, self._hop(terms.links, other, space, _native.ONE_MINUS, a_p_inverse, dagger)
         one = space.algebra.scalar_diagonal(1.0, 0.0)
         return a_p_inverse, down, self._hop(terms.links, other, space, _native.DIAGONAL_MINUS, one, dagger)
+
+    def gauge_kernel(self, kind: str, nc: int) -> Callable | None:
+        if self._gauge is None:
+            from .gauge import GaugeKernels  # stands on the core's gauge formulas, which binding does not need
+
+            self._gauge = GaugeKernels(self.isa, self.threads)
+        return self._gauge.find(kind, nc)
 
     def solve(self, bound, inner_bound, b: Handle, x0: Handle | None, parameters, callback):
         from .solve import solve_inside  # stands on the core's solvers, which binding does not need
