@@ -150,6 +150,12 @@ class DeviceSolveConformance(_Conformance):
     groups, must_implement = ("device_solve",), True
 
 
+class GaugeConformance(_Conformance):
+    """The laws of SupportsGauge."""
+
+    groups, must_implement = ("gauge",), True
+
+
 class HaloConformance(_Conformance):
     """The laws of SupportsHalo."""
 

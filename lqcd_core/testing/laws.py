@@ -19,6 +19,7 @@ import numpy as np
 from ..backend import (
     DERIVED_OPERATORS,
     FUSED_KINDS,
+    GAUGE_KINDS,
     Backend,
     Describes,
     DiracTerms,
@@ -33,6 +34,7 @@ from ..backend import (
     SupportsFusedBLAS,
     SupportsFusedDirac,
     SupportsFusedHalo,
+    SupportsGauge,
     SupportsHalo,
     SupportsSiteDiagonal,
     SupportsSlices,
@@ -209,6 +211,7 @@ GROUPS: dict[str, tuple[Any, str]] = {
     "device_solve": (SupportsDeviceSolve, "backend"),
     "halo": (SupportsHalo, "backend"),
     "fused_halo": (SupportsFusedHalo, "backend"),
+    "gauge": (SupportsGauge, "backend"),
     "describes": (Describes, "backend"),
 }
 """Group of laws -> (protocol, who implements it)."""
@@ -1177,6 +1180,74 @@ def description_is_plain_data(case: Case) -> None:
     assert facts and all(isinstance(k, str) and isinstance(v, str) for k, v in facts.items()), (
         f"describe() gave {facts!r}"
     )
+
+
+@law("gauge")
+def gauge_kernels_agree_with_the_formulas(case: Case) -> None:
+    """Each formula of links that the backend offers agrees with the core's NumPy and leaves its arguments alone."""
+    from .. import gauge
+    from ..fields import project_su
+    from ..gauge.links import PLANES, links_of
+    from ..gauge.loops import plane_sum
+    from ..gauge.update import CheckerboardLinks
+    from ..selection import use_backend
+
+    rng = np.random.default_rng(7)
+    offered = False
+
+    def agree(kind: str, kernel, arguments: tuple, want, what: str = "", tolerance: float = 1e-11) -> None:
+        before = [np.copy(a) for a in arguments if isinstance(a, np.ndarray)]
+        got = kernel(*arguments)
+        assert isinstance(got, np.ndarray) and got.shape == want.shape, f"{kind}{what} gave shape {np.shape(got)}"
+        assert got.dtype == want.dtype, f"{kind}{what} gave {got.dtype}, not {want.dtype}"
+        error = np.abs(got - want).max() / np.abs(want).max()
+        assert error <= tolerance, f"{kind}{what} differs from the formula by {error:.3g}"
+        for a, kept in zip([a for a in arguments if isinstance(a, np.ndarray)], before):
+            same_bits(a, kept, f"an argument of {kind}")
+
+    nc, shape = case.nc, case.geometry.gauge_shape
+    u = case.links().astype(np.complex128)
+    strided = np.asfortranarray(u)
+    single = u.astype(np.complex64)
+    a = rng.normal(size=shape) + 1j * rng.normal(size=shape)
+    a = (a - a.conj().swapaxes(-1, -2)) / 2
+    with use_backend("numpy"):  # the core's own formulas
+        for kind in GAUGE_KINDS:
+            kernel = case.instance.gauge_kernel(kind, nc)
+            if kernel is None:
+                continue
+            offered = True
+            for links, what, tolerance in (
+                (u, "", 1e-11),
+                (strided, " of strided links", 1e-11),
+                (single, " of single", 1e-5),
+            ):
+                if kind == "plaquettes":
+                    want = np.array([plane_sum(links_of(u), *plane) * nc for plane in PLANES.values()])
+                    agree(kind, kernel, (links,), want, what, tolerance * case.geometry.volume)
+                elif kind == "staple":
+                    for mu in range(4):
+                        agree(kind, kernel, (links, mu), gauge.staple(u, mu), what, tolerance)
+                elif kind == "clover":
+                    agree(kind, kernel, (links, 0.7, 0.4), gauge.clover_term(u, 0.7, 0.4), what, tolerance)
+            if kind == "inverse":
+                blocks = gauge.clover_term(u, 0.7, 0.4) + (4.1 + 0.3j) * np.eye(2 * nc)
+                agree(kind, kernel, (blocks,), np.linalg.inv(blocks))
+            elif kind == "exponential":
+                for size in (1e-9, 0.03, 1.0, 6.0):  # small angles, and large ones
+                    agree(kind, kernel, (size * a,), gauge.exponential(size * a), f" of size {size:g}")
+            elif kind == "unitarize":
+                agree(kind, kernel, (u + 0.1 * a,), project_su(u + 0.1 * a))
+            elif kind == "checkerboard_staple" and case.geometry.why_no_parity() is None:
+                from ..fields import GaugeField
+
+                half = CheckerboardLinks(GaugeField(case.geometry, u))
+                for mu in range(4):
+                    for parity in (EVEN, ODD):
+                        want = half.staple(mu, parity, slice(None))
+                        agree(kind, kernel, (half.links, half.forward, half.backward, mu, parity), want)
+    if not offered:
+        raise NotApplicable(f"backend {case.backend!r} leaves the formulas of links to the core for Nc = {nc}")
 
 
 assert {law.group for law in LAWS.values()} == set(GROUPS), "every group has a law, every law a group"

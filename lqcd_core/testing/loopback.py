@@ -346,7 +346,21 @@ class FullLoopbackBackend(LoopbackBackend):
 
 
 class SolvingLoopbackBackend(FullLoopbackBackend):
-    """With whole solves: conjugate gradient on the normal equations, columns frozen as they converge."""
+    """With whole solves: conjugate gradient on the normal equations, columns frozen as they converge. And plaquettes."""
+
+    def gauge_kernel(self, kind: str, nc: int) -> Callable | None:
+        if kind != "plaquettes":
+            return None
+
+        def plaquettes(links) -> np.ndarray:
+            u = np.moveaxis(np.asarray(links, np.complex128), 4, 0)
+            sums = []
+            for m, n in ((3, 2), (3, 1), (2, 1), (3, 0), (2, 0), (1, 0)):
+                ahead = np.roll(u[n], -1, m), np.roll(u[m], -1, n)
+                sums.append(np.einsum("...ab,...bc,...dc,...ad->", u[m], ahead[0], ahead[1].conj(), u[n].conj()).real)
+            return np.array(sums)
+
+        return plaquettes
 
     def solve(self, bound, inner_bound, b: Handle, x0: Handle | None, parameters, callback):
         if inner_bound is not None:
@@ -438,7 +452,7 @@ FULL_FEATURED = BackendInfo(
 )  # fmt: skip
 SOLVING = attrs.evolve(
     FULL_FEATURED, name="loopback-solves", load=f"{__name__}:SolvingLoopbackBackend", rank=-102,
-    features=FULL_FEATURED.features | {"device_solve"},
+    features=FULL_FEATURED.features | {"device_solve", "gauge"},
     summary="for tests: loopback-full that also solves inside",
 )  # fmt: skip
 

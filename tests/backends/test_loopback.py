@@ -8,7 +8,7 @@ import pytest
 from lqcd_core import CloverWilsonDirac, ColorSpinorField, GaugeField, LatticeGeometry, TwistedMassDirac, WilsonDirac
 from lqcd_core.selection import backends
 from lqcd_core.testing import loopback as plugin
-from lqcd_core.testing.conformance import BackendConformance, DeviceSolveConformance
+from lqcd_core.testing.conformance import BackendConformance, DeviceSolveConformance, GaugeConformance
 
 G = LatticeGeometry(T=4, Z=2, Y=2, X=2)
 U = GaugeField.random(G, seed=1)
@@ -25,6 +25,10 @@ class TestFull(BackendConformance):
 
 class TestSolving(DeviceSolveConformance):
     plugin, backend, precisions, ncs = plugin, "loopback-solves", ("double", "single"), (3,)
+
+
+class TestLinkFormulas(GaugeConformance):
+    plugin, backend, precisions = plugin, "loopback-solves", ("double",)
 
 
 def test_users_never_see_it():

@@ -25,11 +25,16 @@ class GaugeKernels:
     """
 
     def __init__(self, isa: str, threads: int):
-        self._native = _native.Gauge(isa, threads)
+        self._isa, self._threads = isa, threads
 
     def find(self, kind: str, nc: int) -> Callable | None:
         """See :meth:`lqcd_core.backend.SupportsGauge.gauge_kernel`."""
         return getattr(self, kind, None) if nc == 3 and not kind.startswith("_") and kind != "find" else None
+
+    @property
+    def _native(self):
+        # Made anew: a backend lives until the interpreter ends, and a compiled object that does is reported as a leak.
+        return _native.Gauge(self._isa, self._threads)
 
     def plaquettes(self, links) -> np.ndarray:
         return self._native.plaquettes(_contiguous(links))
