@@ -357,7 +357,11 @@ class SolvingLoopbackBackend(FullLoopbackBackend):
             sums = []
             for m, n in ((3, 2), (3, 1), (2, 1), (3, 0), (2, 0), (1, 0)):
                 ahead = np.roll(u[n], -1, m), np.roll(u[m], -1, n)
-                sums.append(np.einsum("...ab,...bc,...dc,...ad->", u[m], ahead[0], ahead[1].conj(), u[n].conj()).real)
+                sums.append(
+                    np.einsum(
+                        "tzyxab,tzyxbc,tzyxdc,tzyxad->", u[m], ahead[0], ahead[1].conj(), u[n].conj(), optimize=True
+                    ).real
+                )
             return np.array(sums)
 
         return plaquettes
