@@ -194,7 +194,7 @@ def test_the_price_list_is_asked_for_linux_on_shared_hardware(cloud):
         stub.add_response("get_products", {"PriceList": [json.dumps(free), json.dumps(product)]})
         assert list_price(session, "trn1.2xlarge", "us-west-2") == 1.34
         stub.add_response("get_products", {"PriceList": []})
-        with pytest.raises(CloudError, match="no on-demand price of 'x9.huge'"):
+        with pytest.raises(CloudError, match=r"no on-demand price of 'x9\.huge'"):
             list_price(session, "x9.huge", "us-west-2")
         stub.add_client_error("get_products", "AccessDeniedException", "no")
         with pytest.raises(CloudError, match="--hourly-price"):
@@ -273,7 +273,9 @@ def test_tail_gives_each_row_once_in_order_and_ends_with_the_job(account, submit
     _put_row(account, submitted, 1, '{"row": 1}')
     _put_row(account, submitted, 3, '{"row": 3}')
 
-    def next_event(seconds, events=iter(("row 2", "end"))):
+    events = iter(("row 2", "end"))
+
+    def next_event(seconds):
         if next(events) == "row 2":
             _put_row(account, submitted, 2, '{"row": 2}')
             _put_row(account, submitted, 5, '{"row": 5}')
