@@ -9,7 +9,7 @@ from enum import Enum
 import numpy as np
 
 from . import dtypes, operators
-from .chips import PARTITIONS, PSUM_BANK_BYTES, PSUM_BYTES, QUADRANT, REGISTERS
+from .chips import PARTITIONS, PSUM_BANK_BYTES, QUADRANT, REGISTERS
 from .errors import NkiValidationError, refuse, require
 from .language import add, equal, maximum
 from .program import Barrier, NkiInstruction, current, elements, float_operand, put, unmark
@@ -62,6 +62,13 @@ def _tile(where, role, t, buffers=("sbuf", "psum"), destination=False):
     require(isinstance(t, NkiTensor), f"{where} {role}", "operand", type(t).__name__, "a tensor")
     require(t.buffer in buffers, f"{where} {role}", "buffer", t.buffer, buffers)
     require(t._vector is None, f"{where} {role}", "indirect access", "vector_offset", "dma_copy only")
+    require(
+        t.dtype != "int64",
+        f"{where} {role}",
+        "dtype",
+        "int64",
+        "at most 32 bits; int64 is for scalar_load and scalar_store",
+    )
     t._check_operand(where, role, destination)
 
 
@@ -507,18 +514,15 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
     for role, t in (("stationary", stationary), ("moving", moving)):
         require(t._start == row, f"{where} {role}", "start partition (the rows of the array tile)", t._start, row)
     require(dst._start == col, f"{where} dst", "start partition (the columns of the array tile)", dst._start, col)
-    if gen < 4:
-        base = (dst._storage.address or (0, 0))[1]
-        first = base + (dst._offset % dst._row) * dst._itemsize
+
+    def one_bank(shift):
+        first = (dst._storage.address or (0, 0))[1] + ((dst._offset + shift) % dst._row) * dst._itemsize
         last = first + sum(s * (c - 1) for s, c in zip(dst._strides[1:], dst.shape[1:])) * dst._itemsize
-        if not dst._dynamic:
-            require(
-                first // PSUM_BANK_BYTES == last // PSUM_BANK_BYTES,
-                f"{where} dst",
-                "bytes in a partition",
-                (first, last),
-                f"one PSUM bank of {PSUM_BANK_BYTES} B",
-            )
+        fits = first // PSUM_BANK_BYTES == last // PSUM_BANK_BYTES
+        require(fits, f"{where} dst", "bytes in a partition", (first, last), f"one PSUM bank of {PSUM_BANK_BYTES} B")
+
+    if gen < 4 and not dst._dynamic:
+        one_bank(0)
     if accumulate is None:
         outside = [l for l in trace.loops if l not in dst._storage.loops]
         require(
@@ -553,6 +557,8 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
     def run(env):
         a = _matmul_value(stationary, env).reshape(k, m)
         b = _matmul_value(moving, env).reshape(k, n)
+        if gen < 4 and dst._dynamic:
+            one_bank(dst._shift(env))
         out, mask = dst._array(env), dst._mask(env)
         product = (a.T @ b).reshape(out.shape)
         if add_to:
@@ -568,11 +574,7 @@ def nc_matmul(dst, stationary, moving, is_stationary_onezero=False, is_moving_on
         dtypes.store(out, product)
         mask[...] = 1
 
-    slow = (
-        4
-        if all(t.dtype == "float32" for t in (stationary, moving)) or "float32" in (stationary.dtype, moving.dtype)
-        else 1
-    )
+    slow = 4 if "float32" in (stationary.dtype, moving.dtype) else 1
     serial = max(n, FLOOR) * slow
     side_by_side = max(128 // rows, 128 // cols)  # tiles that run at once; the pages say up to 4
     return _emit(
@@ -986,11 +988,11 @@ def tensor_reduce(dst, op, data, axis, negate=False, keepdims=False, name=None):
     if bits:
         _bit_operands(where, dst, data)
     kept = data.shape[: axes[0]]
-    shapes = [kept + (1,) * len(axes)] if keepdims else [kept, kept + (1,)] if len(kept) == 1 else [kept]
+    shapes = [kept + (1,) * len(axes)] if keepdims else [kept, (*kept, 1)] if len(kept) == 1 else [kept]
     require(dst.shape in shapes, where, "dst shape", dst.shape, shapes)
 
     def run(env):
-        value = data._array(env).reshape(kept + (-1,))
+        value = data._array(env).reshape((*kept, -1))
         if bits:
             dst._array(env)[...] = getattr(np, op._nki).reduce(value, axis=-1).reshape(dst.shape)
             unmark(dst, env)
@@ -1014,7 +1016,7 @@ def tensor_partition_reduce(dst, op, data, name=None):
     require(data.ndim <= 5, where, "rank", data.ndim, "<= 5")
     legal = ("add", "maximum", "bitwise_or", "bitwise_and", "bitwise_xor")
     require(getattr(op, "_nki", None) in legal, where, "op", operators.label(op), legal)
-    require(dst.shape == (1,) + data.shape[1:], where, "dst shape", dst.shape, (1,) + data.shape[1:])
+    require(dst.shape == (1, *data.shape[1:]), where, "dst shape", dst.shape, (1, *data.shape[1:]))
     if operators.is_bits(op):
         _bit_operands(where, dst, data)
 
@@ -1390,4 +1392,3 @@ def core_barrier(data, cores, engine=engine.gpsimd, name=None):
 
 
 _DGE, _OOB = dge_mode, oob_mode
-PSUM_PARTITION_BYTES = PSUM_BYTES

@@ -313,7 +313,7 @@ class NkiTensor:
             require(
                 dim > 0, "NkiTensor.expand_dim", "dim of an on-chip tensor", dim, "> 0: axis 0 is the partition axis"
             )
-        return self._view(self.shape[:dim] + (1,) + self.shape[dim:], self._strides[:dim] + (0,) + self._strides[dim:])
+        return self._view((*self.shape[:dim], 1, *self.shape[dim:]), (*self._strides[:dim], 0, *self._strides[dim:]))
 
     def squeeze_dim(self, dim):
         axis = self._axis(dim, "squeeze_dim")
@@ -343,7 +343,7 @@ class NkiTensor:
         stride = pairs[0][0] if pairs else 1
         n = math.prod(self.shape[a : b + 1])
         return self._view(
-            self.shape[:a] + (n,) + self.shape[b + 1 :], self._strides[:a] + (stride,) + self._strides[b + 1 :]
+            (*self.shape[:a], n, *self.shape[b + 1 :]), (*self._strides[:a], stride, *self._strides[b + 1 :])
         )
 
     def reshape(self, shape):
@@ -426,7 +426,7 @@ class NkiTensor:
         if self._dynamic:
             refuse("NkiTensor.view", "dynamic offset", "view after scalar_offset", "ap(dtype=)")
         return self._view(
-            self.shape[:-1] + (self.shape[-1] * old // new,), [s * old // new for s in self._strides[:-1]] + [self._strides[-1] if old == new else 1],
+            (*self.shape[:-1], self.shape[-1] * old // new), [s * old // new for s in self._strides[:-1]] + [self._strides[-1] if old == new else 1],
             self._offset * old // new, dtype,
         )  # fmt: skip
 
@@ -480,7 +480,7 @@ class NkiTensor:
                 strides[0],
                 f"{row}: consecutive partitions only",
             )
-            strides = (row,) + strides[1:]
+            strides = (row, *strides[1:])
         out = NkiTensor(shape, dtype, self._storage, name=self.name, _strides=strides, _offset=start)
         if scalar_offset is not None or vector_offset is not None:
             require(
