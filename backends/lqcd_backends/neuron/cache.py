@@ -84,6 +84,18 @@ class Cache:
                 raise
         return final, False
 
+    def entries(self) -> Iterator[tuple[Path, dict[str, Any]]]:
+        """(folder, key) of every entry, as their records say; :meth:`is_whole` checks one."""
+        for record in sorted(self.folder.glob(f"[!.]*/{RECORD}")):
+            try:
+                yield record.parent, dict(json.loads(record.read_text())["key"])
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+
+    def is_whole(self, folder: Path, key: Mapping[str, Any]) -> bool:
+        """True if a folder holds the entry of this key with every file as it was written."""
+        return self._whole(folder, key)
+
     def _whole(self, folder: Path, key: Mapping[str, Any]) -> bool:
         try:
             record = json.loads((folder / RECORD).read_text())

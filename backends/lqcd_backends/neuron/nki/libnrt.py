@@ -17,6 +17,7 @@ import atexit
 import ctypes
 import os
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from ctypes import POINTER, c_bool, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
@@ -341,6 +342,7 @@ class Runtime:
         self._tensors: set[Tensor] = set()
         self._models: set[Model] = set()
         self._trackers: dict[int, int] = {}
+        self._last: dict[int, int] = {}
         if self.label:
             warnings.warn(f"{library.path} is a stand-in for libnrt ({self.label}): no Neuron device is used.", StandInWarning, stacklevel=2)
         code = library.nrt_init(NO_FRAMEWORK, b"", b"")
@@ -379,6 +381,11 @@ class Runtime:
         with self._lock:
             if not self._open:
                 return
+            for sequence in self._last.values():  # memory in use is not freed
+                try:
+                    self.wait(sequence)
+                except NeuronRuntimeError:
+                    break
             for one in list(self._sets):
                 self.destroy(one)
             for tensor in list(self._tensors):
@@ -553,6 +560,10 @@ class Runtime:
             raise
         return made
 
+    def holds(self, made: TensorSet) -> bool:
+        """True until a set is destroyed."""
+        return made in self._sets
+
     def destroy(self, made: TensorSet) -> None:
         """Destroy a set; its tensors live on."""
         with self._lock:
@@ -579,7 +590,15 @@ class Runtime:
         tracker = self._tracker(model.core)
         code = self.library.nrta_execute_schedule(model.handle, inputs.handle, outputs.handle, queue, tracker, ctypes.byref(sequence))
         raise_for(code, "nrta_execute_schedule", what)
+        self._last[model.core] = sequence.value
         return sequence.value
+
+    def wait(self, sequence: int) -> None:
+        """Return when a scheduled launch is done, well or not."""
+        pause = 1e-6
+        while not self.completed(sequence):
+            time.sleep(pause)
+            pause = min(2 * pause, 1e-3)
 
     def completed(self, sequence: int) -> bool:
         """True if a scheduled launch is done."""
