@@ -49,7 +49,7 @@ def parameters(function):
     return [[p.name, p.kind.name.lower(), printed(p.default)] for p in inspect.signature(function).parameters.values()]
 
 
-@pytest.mark.parametrize("name", implemented())
+@pytest.mark.parametrize("name", list(implemented()))
 def test_a_function_has_the_published_parameters(name):
     space, _, short = name.rpartition(".")
     assert parameters(getattr(SPACES[space], short)) == FACTS["functions"][name]["params"]
