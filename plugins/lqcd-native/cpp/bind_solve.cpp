@@ -113,7 +113,7 @@ void move_parity(const Field& full, const Field& half, bool split, int threads) 
 
 void move(const Field& full, const Field& half, bool split, int threads) {
   const Layout &f = *full.layout, &h = *half.layout;
-  need(f.parity < 0 && h.parity >= 0 && f.is_double == h.is_double && std::memcmp(f.extent, h.extent, sizeof(f.extent)) == 0,
+  need(f.parity < 0 && h.parity >= 0 && f.storage == h.storage && !f.packed() && std::memcmp(f.extent, h.extent, sizeof(f.extent)) == 0,
        "a full field and one parity of the same lattice and type are needed");
   need(full.n == half.n && threads >= 1, "two handles have different numbers of columns");
   nb::gil_scoped_release release;

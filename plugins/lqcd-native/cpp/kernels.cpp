@@ -145,12 +145,22 @@ INLINE V plus(V a, V b) {
 
 enum { T, Z, Y, X };
 
-// One direction and one spin: h = psi_spin + S (B psi_l)_spin, chi = V h, then chi to the upper spin and S B^dagger chi to the
-// lower one. B of t, z, y, x is 1, i sigma_3, - i sigma_2, i sigma_1.
-template <int MU, int S, bool FIRST, int SPIN, class V>
-INLINE void one_spin(const V* __restrict__ u, const V* __restrict__ p, V* __restrict__ o, bool crosses, const Shuffle& sh) {
-  constexpr int low = MU == T || MU == Z ? 2 + SPIN : 3 - SPIN;  // the lower spin that B pairs with this one
-  V h[6];
+#include "storage_kernels.h"
+
+template <int N>
+struct Number {
+  static constexpr int value = N;
+};
+
+// One spin of the half spinor: h = psi_spin + S (B psi_l)_spin. B of t, z, y, x is 1, i sigma_3, - i sigma_2, i sigma_1.
+template <int MU, int SPIN>
+constexpr int lower_partner() {  // the lower spin that B pairs with this one
+  return MU == T || MU == Z ? 2 + SPIN : 3 - SPIN;
+}
+
+template <int MU, int S, int SPIN, class P, class V>
+INLINE void project(const P& p, V* __restrict__ h) {
+  constexpr int low = lower_partner<MU, SPIN>();
   for (int b = 0; b < 3; ++b) {
     const V r = p[6 * SPIN + 2 * b], i = p[6 * SPIN + 2 * b + 1], lr = p[6 * low + 2 * b], li = p[6 * low + 2 * b + 1];
     if (MU == T) h[2 * b] = plus<S>(r, lr), h[2 * b + 1] = plus<S>(i, li);
@@ -158,9 +168,11 @@ INLINE void one_spin(const V* __restrict__ u, const V* __restrict__ p, V* __rest
     else if (MU == Y) h[2 * b] = plus<SPIN ? S : -S>(r, lr), h[2 * b + 1] = plus<SPIN ? S : -S>(i, li);
     else h[2 * b] = plus<-S>(r, li), h[2 * b + 1] = plus<S>(i, lr);
   }
-  if (__builtin_expect(crosses, 0))
-    for (int k = 0; k < 6; ++k) h[k] = shuffle(h[k], sh);
-  V c[6];
+}
+
+// chi = V h
+template <class V>
+INLINE void multiply(const V* __restrict__ u, const V* __restrict__ h, V* __restrict__ c) {
   for (int b = 0; b < 3; ++b)
     for (int a = 0; a < 3; ++a) {
       const V ur = u[6 * b + 2 * a], ui = u[6 * b + 2 * a + 1];
@@ -168,6 +180,12 @@ INLINE void one_spin(const V* __restrict__ u, const V* __restrict__ p, V* __rest
       else c[2 * a] += ur * h[2 * b], c[2 * a + 1] += ur * h[2 * b + 1];
       c[2 * a] -= ui * h[2 * b + 1], c[2 * a + 1] += ui * h[2 * b];
     }
+}
+
+// chi to the upper spin and S B^dagger chi to the lower one.
+template <int MU, int S, bool FIRST, int SPIN, class V>
+INLINE void accumulate(const V* __restrict__ c, V* __restrict__ o) {
+  constexpr int low = lower_partner<MU, SPIN>();
   for (int a = 0; a < 3; ++a) {
     const V cr = c[2 * a], ci = c[2 * a + 1];
     V *up = o + 6 * SPIN + 2 * a, *lo = o + 6 * low + 2 * a;
@@ -183,24 +201,120 @@ INLINE void one_spin(const V* __restrict__ u, const V* __restrict__ p, V* __rest
   }
 }
 
-template <int MU, int S, bool FIRST, class V>
-INLINE void direction(const V* u, const V* p, V* o, bool crosses, const Shuffle& sh) {
-  one_spin<MU, S, FIRST, 0>(u, p, o, crosses, sh);
-  one_spin<MU, S, FIRST, 1>(u, p, o, crosses, sh);
+// -- links -------------------------------------------------------------------------------------------------------------
+
+// Numbers of one direction in memory: 18, or 12 where the third row is made from the first two.
+template <bool TWO_ROWS>
+constexpr int kLink = TWO_ROWS ? 12 : 18;
+
+// The matrix of direction d as [column b][row a][re, im]: where it lies, or unpacked into `room`.
+//
+// Two rows: V_2 = third * conj(V_0 x V_1), with third the inverse of the real factor that V carries beside an SU(3) matrix.
+template <class S, bool TWO_ROWS>
+INLINE const VectorOf<S>* matrix(const HopArgs& a, int64_t site, int d, VectorOf<S>* __restrict__ room) {
+  using V = VectorOf<S>;
+  constexpr int n = Lanes<typename S::R>::n, count = kLink<TWO_ROWS>;
+  const char* from = static_cast<const char*>(a.links) + (site * 8 + d) * int64_t(count * n * S::number);
+  if constexpr (!TWO_ROWS && !S::packed) {
+    return reinterpret_cast<const V*>(from);
+  } else {
+    const auto get = [&](int k) {
+      if constexpr (S::packed) return decode_number<S>(reinterpret_cast<const uint16_t*>(from) + k * n);
+      else return reinterpret_cast<const V*>(from)[k];
+    };
+    if constexpr (!TWO_ROWS) {
+      for (int k = 0; k < 18; ++k) room[k] = get(k);
+    } else {
+      for (int b = 0; b < 3; ++b)
+        for (int k = 0; k < 4; ++k) room[6 * b + k] = get(4 * b + k);
+      const V third = broadcast<V>(static_cast<typename S::R>(a.third[d]));
+      for (int b = 0; b < 3; ++b) {
+        const V *p = room + 6 * ((b + 1) % 3), *q = room + 6 * ((b + 2) % 3);  // columns b + 1 and b + 2: rows 0, 1
+        const V re = p[0] * q[2] - p[1] * q[3] - q[0] * p[2] + q[1] * p[3];
+        const V im = p[0] * q[3] + p[1] * q[2] - q[0] * p[3] - q[1] * p[2];
+        room[6 * b + 4] = third * re, room[6 * b + 5] = -(third * im);
+      }
+    }
+    return room;
+  }
+}
+
+// Two rows carry no boundary phase: chi takes it where a lane lies on the edge of the lattice.
+template <class V>
+INLINE void turn(const void* phases, int d, V* __restrict__ c) {
+  const V pr = static_cast<const V*>(phases)[2 * d], pi = static_cast<const V*>(phases)[2 * d + 1];
+  for (int k = 0; k < 6; k += 2) {
+    const V r = c[k], i = c[k + 1];
+    c[k] = pr * r - pi * i, c[k + 1] = pr * i + pi * r;
+  }
+}
+
+// -- one direction -----------------------------------------------------------------------------------------------------
+
+// D = 2 MU for the neighbour ahead, 2 MU + 1 for the one behind; SIGN of gamma_mu in its projector.
+template <class S, bool TWO_ROWS, int D, int SIGN>
+INLINE void direction(const HopArgs& a, int64_t site, const void* psi, const Shuffle* sh, VectorOf<S>* __restrict__ o) {
+  using V = VectorOf<S>;
+  constexpr int mu = D / 2;
+  V room[18], h[6], c[6];
+  const V* u = matrix<S, TWO_ROWS>(a, site, D, room);
+  const Site<S> p(psi, a.nbr[8 * site + D]);
+  const bool crosses = a.cross[site] >> D & 1, edge = TWO_ROWS && (a.edge[site] >> D & 1);
+  const auto spin = [&](auto which) {
+    constexpr int SPIN = decltype(which)::value;
+    project<mu, SIGN, SPIN>(p, h);
+    if constexpr (S::scaled) {
+      const V scale = p.scale() * kQuantum;
+      for (int k = 0; k < 6; ++k) h[k] *= scale;
+    }
+    if (__builtin_expect(crosses, 0))
+      for (int k = 0; k < 6; ++k) h[k] = shuffle(h[k], sh[D]);
+    multiply(u, h, c);
+    if (__builtin_expect(edge, 0)) turn(a.edge_phases, D, c);
+    accumulate<mu, SIGN, D == 0, SPIN>(c, o);
+  };
+  spin(Number<0>{});
+  spin(Number<1>{});
+}
+
+// The hop in t out of a face: from the slice ahead come half spinors, from the one behind what its owner multiplied.
+template <class S, bool TWO_ROWS, int SIGN>
+__attribute__((noinline)) void from_above(const HopArgs& a, int64_t site, const VectorOf<S>* h, VectorOf<S>* __restrict__ o) {
+  VectorOf<S> room[18], c[6];
+  const VectorOf<S>* u = matrix<S, TWO_ROWS>(a, site, 0, room);
+  const bool edge = TWO_ROWS && (a.edge[site] & 1);
+  multiply(u, h, c);
+  if (edge) turn(a.edge_phases, 0, c);
+  accumulate<T, SIGN, true, 0>(c, o);
+  multiply(u, h + 6, c);
+  if (edge) turn(a.edge_phases, 0, c);
+  accumulate<T, SIGN, true, 1>(c, o);
+}
+
+template <class S, int SIGN>
+__attribute__((noinline)) void from_below(const VectorOf<S>* chi, VectorOf<S>* __restrict__ o) {
+  accumulate<T, SIGN, false, 0>(chi, o);
+  accumulate<T, SIGN, false, 1>(chi + 6, o);
 }
 
 // H psi at one vector site, into acc[spin][colour][re, im]. D = -1 for H, +1 for gamma5 H gamma5 (projectors swapped).
-template <class R, int D>
-INLINE void hop_site(const typename Lanes<R>::V* links, const typename Lanes<R>::V* psi, const int32_t* nbr, unsigned cross,
-                     const Shuffle* s, typename Lanes<R>::V* __restrict__ acc) {
-  direction<T, D, true>(links, psi + 24 * int64_t(nbr[0]), acc, cross & 1, s[0]);
-  direction<T, -D, false>(links + 18, psi + 24 * int64_t(nbr[1]), acc, cross & 2, s[1]);
-  direction<Z, D, false>(links + 36, psi + 24 * int64_t(nbr[2]), acc, cross & 4, s[2]);
-  direction<Z, -D, false>(links + 54, psi + 24 * int64_t(nbr[3]), acc, cross & 8, s[3]);
-  direction<Y, D, false>(links + 72, psi + 24 * int64_t(nbr[4]), acc, cross & 16, s[4]);
-  direction<Y, -D, false>(links + 90, psi + 24 * int64_t(nbr[5]), acc, cross & 32, s[5]);
-  direction<X, D, false>(links + 108, psi + 24 * int64_t(nbr[6]), acc, cross & 64, s[6]);
-  direction<X, -D, false>(links + 126, psi + 24 * int64_t(nbr[7]), acc, cross & 128, s[7]);
+template <class S, bool TWO_ROWS, int D>
+INLINE void hop_site(const HopArgs& a, int64_t s, const void* psi, const VectorOf<S>* below, const VectorOf<S>* above,
+                     const Shuffle* sh, VectorOf<S>* __restrict__ acc) {
+  if (__builtin_expect(above != nullptr, 0)) from_above<S, TWO_ROWS, D>(a, s, above, acc);
+  else direction<S, TWO_ROWS, 0, D>(a, s, psi, sh, acc);
+  if (__builtin_expect(below != nullptr, 0)) from_below<S, -D>(below, acc);
+  else direction<S, TWO_ROWS, 1, -D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 2, D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 3, -D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 4, D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 5, -D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 6, D>(a, s, psi, sh, acc);
+  direction<S, TWO_ROWS, 7, -D>(a, s, psi, sh, acc);
+  if constexpr (S::scaled) {
+    const VectorOf<S> unit = broadcast<VectorOf<S>>(float(a.quantum));
+    for (int k = 0; k < 24; ++k) acc[k] *= unit;
+  }
 }
 
 // -- site-diagonal term ------------------------------------------------------------------------------------------------
@@ -263,73 +377,91 @@ INLINE void diagonal_site(const DiagonalArgs& d, int64_t site, const typename La
   }
 }
 
-template <class R>
-void diagonal(const DiagonalArgs& d, const void* x, void* y, int64_t begin, int64_t end) {
-  using V = typename Lanes<R>::V;
-  const V* in = static_cast<const V*>(x);
-  V* out = static_cast<V*>(y);
-  for (int64_t s = begin; s < end; ++s) diagonal_site<R>(d, s, in + 24 * s, out + 24 * s);
-}
-
 // -- the loop over sites -----------------------------------------------------------------------------------------------
 
-template <class R, int D, int E, bool STREAM>
+// What becomes of H psi before it is stored.
+template <class S>
+INLINE void finish(const HopArgs& a, int g, int64_t s, const VectorOf<S>* acc) {
+  using V = VectorOf<S>;
+  void* out = a.out[g];
+  if (a.epilogue == lqcd_native::plain) return store_site<S>(out, s, acc, a.stream);
+  V x[24], result[24];
+  if (a.epilogue != lqcd_native::times_diagonal) load_site<S>(a.x[g], s, x);
+  diagonal_site<typename S::R>(a.diagonal, s, a.epilogue == lqcd_native::diagonal_minus ? x : acc, result);
+  if (a.epilogue == lqcd_native::diagonal_minus)
+    for (int k = 0; k < 24; ++k) result[k] -= acc[k];
+  else if (a.epilogue == lqcd_native::one_minus)
+    for (int k = 0; k < 24; ++k) result[k] = x[k] - result[k];
+  store_site<S>(out, s, result, a.stream);
+}
+
+template <class S, bool TWO_ROWS, int D>
 void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
-  using V = typename Lanes<R>::V;
+  using R = typename S::R;
+  using V = VectorOf<S>;
+  constexpr int bytes = S::site * Lanes<R>::n;
   Shuffle shuffles[8];
   for (int d = 0; d < 8; ++d) shuffles[d] = make_shuffle<R>(a.lane_map + d * Lanes<R>::n);
-  const V* links = static_cast<const V*>(a.links);
   for (int first = 0; first < a.groups; first += a.block) {
     const int last = first + a.block < a.groups ? first + a.block : a.groups;
     for (int64_t s = begin; s < end; ++s) {
       for (int g = first; g < last; ++g) {
-        V acc[24], result[24];
+        V acc[24];
         // Only t+ comes from afar: what follows along t is the one neighbour that no earlier site has touched. Asking for the
         // others, or for links, ahead of time made it slower.
         const int next_group = g + 1 < last ? g + 1 : first;
         const int64_t next = next_group == first ? s + 1 : s;
         if (next < end) {
-          const char* ahead = reinterpret_cast<const char*>(static_cast<const V*>(a.in[next_group]) + 24 * int64_t(a.nbr[8 * next]));
-          for (int k = 0; k < 24 * int(sizeof(V)); k += 64) __builtin_prefetch(ahead + k);
+          const char* ahead = static_cast<const char*>(a.in[next_group]) + bytes * int64_t(a.nbr[8 * next]);
+          for (int k = 0; k < bytes; k += 64) __builtin_prefetch(ahead + k);
         }
-        hop_site<R, D>(links + 144 * s, static_cast<const V*>(a.in[g]), a.nbr + 8 * s, a.cross[s], shuffles, acc);
-        V* out = static_cast<V*>(a.out[g]) + 24 * s;
-        if (E == lqcd_native::plain) {
-          for (int k = 0; k < 24; ++k) store(out + k, acc[k], STREAM);
-          continue;
-        }
-        const V* x = E == lqcd_native::times_diagonal ? nullptr : static_cast<const V*>(a.x[g]) + 24 * s;
-        diagonal_site<R>(a.diagonal, s, E == lqcd_native::diagonal_minus ? x : acc, result);
-        for (int k = 0; k < 24; ++k) {
-          V r = result[k];
-          if (E == lqcd_native::diagonal_minus) r = r - acc[k];
-          if (E == lqcd_native::one_minus) r = x[k] - r;
-          store(out + k, r, STREAM);
-        }
+        const V* below = a.below && s < a.per_slice ? static_cast<const V*>(a.below[g]) + 12 * s : nullptr;
+        const V* above = a.above && s >= a.last_slice ? static_cast<const V*>(a.above[g]) + 12 * (s - a.last_slice) : nullptr;
+        hop_site<S, TWO_ROWS, D>(a, s, a.in[g], below, above, shuffles, acc);
+        finish<S>(a, g, s, acc);
       }
     }
   }
-  if (STREAM) store_fence();  // other threads read what was stored around the cache
+  if (a.stream) store_fence();  // other threads read what was stored around the cache
 }
 
-template <class R, int D, int E>
-void hop_stores(const HopArgs& a, int64_t begin, int64_t end) {
-  a.stream ? hop_loop<R, D, E, true>(a, begin, end) : hop_loop<R, D, E, false>(a, begin, end);
+template <class S>
+void hop(const HopArgs& a, int64_t begin, int64_t end) {
+  if (a.two_rows) a.dagger ? hop_loop<S, true, +1>(a, begin, end) : hop_loop<S, true, -1>(a, begin, end);
+  else a.dagger ? hop_loop<S, false, +1>(a, begin, end) : hop_loop<S, false, -1>(a, begin, end);
 }
 
-template <class R, int D>
-void hop_epilogue(const HopArgs& a, int64_t begin, int64_t end) {
-  switch (a.epilogue) {
-    case lqcd_native::plain: return hop_stores<R, D, lqcd_native::plain>(a, begin, end);
-    case lqcd_native::times_diagonal: return hop_stores<R, D, lqcd_native::times_diagonal>(a, begin, end);
-    case lqcd_native::diagonal_minus: return hop_stores<R, D, lqcd_native::diagonal_minus>(a, begin, end);
-    default: return hop_stores<R, D, lqcd_native::one_minus>(a, begin, end);
+// Faces of a slab at vector sites [begin, end) of a slice, for one group: what the hop ahead of the last slice would read
+// (`down`, from the first slice), and what the hop behind the first slice would add (`up`, from the last), as if t were
+// periodic. 12 vectors a site each, in the arithmetic's type. Lanes never move in t.
+template <class S, bool TWO_ROWS, int D>
+void face_loop(const HopArgs& a, int group, int64_t begin, int64_t end, void* down, void* up) {
+  using V = VectorOf<S>;
+  for (int64_t s = begin; s < end; ++s) {
+    V* out = static_cast<V*>(down) + 12 * s;
+    const auto half = [&](const Site<S>& p, auto sign, V* h) {
+      project<T, decltype(sign)::value, 0>(p, h), project<T, decltype(sign)::value, 1>(p, h + 6);
+      if constexpr (S::scaled) {
+        const V scale = p.scale() * kQuantum;
+        for (int k = 0; k < 12; ++k) h[k] *= scale;
+      }
+    };
+    half(Site<S>(a.in[group], a.nbr[8 * (a.last_slice + s)]), Number<D>{}, out);
+    V h[12], room[18];
+    half(Site<S>(a.in[group], a.nbr[8 * s + 1]), Number<-D>{}, h);
+    const V* u = matrix<S, TWO_ROWS>(a, s, 1, room);
+    out = static_cast<V*>(up) + 12 * s;
+    for (int spin = 0; spin < 2; ++spin) {
+      multiply(u, h + 6 * spin, out + 6 * spin);
+      if (TWO_ROWS && (a.edge[s] & 2)) turn(a.edge_phases, 1, out + 6 * spin);
+    }
   }
 }
 
-template <class R>
-void hop(const HopArgs& a, int64_t begin, int64_t end) {
-  a.dagger ? hop_epilogue<R, +1>(a, begin, end) : hop_epilogue<R, -1>(a, begin, end);
+template <class S>
+void faces(const HopArgs& a, int32_t group, int64_t begin, int64_t end, void* down, void* up) {
+  if (a.two_rows) a.dagger ? face_loop<S, true, +1>(a, group, begin, end, down, up) : face_loop<S, true, -1>(a, group, begin, end, down, up);
+  else a.dagger ? face_loop<S, false, +1>(a, group, begin, end, down, up) : face_loop<S, false, -1>(a, group, begin, end, down, up);
 }
 
 // -- linear algebra ----------------------------------------------------------------------------------------------------
@@ -550,13 +682,17 @@ double multiply_adds(int64_t rounds) {
   return double(sum[0]);
 }
 
-#define LQCD_OPS(R)                                                                                              \
-  {                                                                                                              \
-    Lanes<R>::n, hop<R>, diagonal<R>, axpy<R>, xpay<R>, scale<R>, gamma5<R>, dot<R>, norm2<R>, axpy_norm2<R>,     \
-        cg_update<R>, direction_update<R>, bicg_direction<R>, bicg_update<R>, multiply_adds<R>                   \
-  }
+#include "stored_kernels.h"
 
-const lqcd_native::KernelTable table = {LQCD_TEXT(LQCD_ISA), LQCD_OPS(float), LQCD_OPS(double)};
+template <class S>
+constexpr lqcd_native::Ops ops_of() {
+  using O = Stored<S>;
+  return {Lanes<typename S::R>::n, S::site, S::number, hop<S>, faces<S>, decode<S>, encode<S>, encode_vectors<S>,
+          O::diagonal, O::axpy, O::xpay, O::scale, O::gamma5, O::dot, O::norm2, O::axpy_norm2, O::cg_update,
+          O::direction_update, O::bicg_direction, O::bicg_update, multiply_adds<typename S::R>};
+}
+
+const lqcd_native::KernelTable table = {LQCD_TEXT(LQCD_ISA), ops_of<F32>(), ops_of<F64>(), ops_of<F16>(), ops_of<B16>(), ops_of<Q16>()};
 
 }  // namespace
 

@@ -25,7 +25,8 @@ enum Epilogue : int32_t {
 };
 
 struct HopArgs {
-  const void* links;        // [vsite][direction 8][colour column b][colour row a][re, im][lane], halved, phases folded
+  const void* links;        // [vsite][direction 8][colour column b][colour row a][re, im][lane], halved, phases folded;
+                            // two rows: a = 0, 1 alone, phases not folded
   const int32_t* nbr;       // [vsite][8]: vector site of the neighbour, order t+ t- z+ z- y+ y- x+ x-
   const uint8_t* cross;     // [vsite]: bit d set if direction d leaves the sub-lattice, so that lanes move
   const int32_t* lane_map;  // [8][lane]: the lane that a lane reads from in direction d
@@ -37,13 +38,26 @@ struct HopArgs {
   int32_t epilogue;
   int32_t dagger;           // gamma5 H gamma5 instead of H
   int32_t stream;           // store around the cache
+  int32_t two_rows;         // links of twelve numbers
+  const uint8_t* edge;      // two rows: [vsite]: bit d set if a lane leaves the lattice in direction d
+  const void* edge_phases;  // two rows: [8][re, im][lane], 1 for lanes that do not leave
+  double third[8];          // two rows: factor of the cross product that gives the third
+  double quantum;           // fixed point: what an entry of a link is a multiple of
+  const void* const* below; // faces of a slab, one pointer per group, [vsite of a slice][12][lane]; null: t is periodic
+  const void* const* above;
+  int64_t per_slice, last_slice;  // vector sites of a time slice, and the first one of the last slice
   DiagonalArgs diagonal;
 };
 
-// Kernels of one real type. `nv` counts vector sites (24 vectors each); `a` is [re, im][lane] of that real type.
+// Kernels of one storage. `nv` counts vector sites; `a` is [re, im][lane] of the arithmetic's type.
 struct Ops {
   int32_t lanes;
+  int32_t site_bytes, number_bytes;  // of a site of a spinor, and of a number, per lane
   void (*hop)(const HopArgs&, int64_t begin, int64_t end);
+  void (*faces)(const HopArgs&, int32_t group, int64_t begin, int64_t end, void* down, void* up);  // see kernels.cpp
+  void (*decode)(int64_t nv, const void* x, void* to);               // to 24 vectors a site of the arithmetic's type
+  void (*encode)(int64_t nv, const void* from, void* x);             // and back
+  void (*encode_vectors)(int64_t count, const void* from, void* to);  // vectors without a scale (links)
   void (*diagonal)(const DiagonalArgs&, const void* x, void* y, int64_t begin, int64_t end);
   void (*axpy)(int64_t nv, const void* a, bool real, const void* x, void* y);                  // y += a x
   void (*xpay)(int64_t nv, const void* a, bool real, const void* x, void* y);                  // y = x + a y
@@ -63,7 +77,7 @@ struct Ops {
 
 struct KernelTable {
   const char* name;
-  Ops f32, f64;
+  Ops f32, f64, f16, b16, q16;
 };
 
 }  // namespace lqcd_native

@@ -29,8 +29,17 @@ Block::Block(size_t bytes) : bytes_(bytes) {
 
 Block::~Block() { std::free(data_); }
 
-Layout::Layout(std::vector<int> extents, int parity_, bool is_double_, const KernelTable* kernels_)
-    : kernels(kernels_), is_double(is_double_), parity(parity_) {
+Storage storage_of(const std::string& name) {
+  const char* names[] = {"float64", "float32", "float16", "bfloat16", "fixed16"};
+  for (int k = 0; k < 5; ++k)
+    if (name == names[k]) return Storage(k);
+  throw std::invalid_argument("no such storage: float64, float32, float16, bfloat16 or fixed16");
+}
+
+Layout::Layout(std::vector<int> extents, int parity_, Storage storage_, const KernelTable* kernels_)
+    : kernels(kernels_), storage(storage_), is_double(storage_ == Storage::f64), parity(parity_) {
+  const Ops* tables[] = {&kernels->f64, &kernels->f32, &kernels->f16, &kernels->b16, &kernels->q16};
+  ops_ = tables[int(storage)];
   if (extents.size() != 4) throw std::invalid_argument("a lattice has four extents");
   int64_t volume = 1;
   for (int mu = 0; mu < 4; ++mu) {
@@ -45,7 +54,7 @@ Layout::Layout(std::vector<int> extents, int parity_, bool is_double_, const Ker
   lanes = ops().lanes;
   choose_split();
   fill_tables();
-  group_stride_ = round_up(size_t(vsites) * 24 * lanes * real_bytes(), 64);
+  group_stride_ = round_up(size_t(vsites) * site_bytes(), 64);
   if (group_stride_ % 4096 < kPad) group_stride_ += kPad;
 }
 
@@ -131,12 +140,12 @@ void Layout::coordinates(int64_t s, int* c) const {
 }
 
 bool Layout::same(const Layout& o) const {
-  return this == &o || (parity == o.parity && is_double == o.is_double && kernels == o.kernels &&
+  return this == &o || (parity == o.parity && storage == o.storage && kernels == o.kernels &&
                         std::memcmp(extent, o.extent, sizeof(extent)) == 0);
 }
 
 bool Layout::hops_from(const Layout& o) const {
-  return o.parity == (parity < 0 ? -1 : 1 - parity) && is_double == o.is_double && kernels == o.kernels &&
+  return o.parity == (parity < 0 ? -1 : 1 - parity) && storage == o.storage && kernels == o.kernels &&
          std::memcmp(extent, o.extent, sizeof(extent)) == 0;
 }
 

@@ -34,13 +34,21 @@ class Block {
   size_t bytes_;
 };
 
+// How numbers lie in memory; see storage_kernels.h.
+enum class Storage { f64, f32, f16, b16, q16 };
+// By the core's names: float64, float32, float16, bfloat16, fixed16.
+Storage storage_of(const std::string& name);
+
 class Layout : public std::enable_shared_from_this<Layout> {
  public:
   // extents t, z, y, x; parity -1 (full), 0 (even), 1 (odd).
-  Layout(std::vector<int> extents, int parity, bool is_double, const KernelTable* kernels);
+  Layout(std::vector<int> extents, int parity, Storage storage, const KernelTable* kernels);
 
-  const Ops& ops() const { return is_double ? kernels->f64 : kernels->f32; }
-  size_t real_bytes() const { return is_double ? 8 : 4; }
+  const Ops& ops() const { return *ops_; }
+  size_t real_bytes() const { return is_double ? 8 : 4; }                      // of the arithmetic
+  bool packed() const { return storage > Storage::f32; }                       // stored otherwise than computed
+  size_t site_bytes() const { return size_t(ops_->site_bytes) * lanes; }       // of one vector site of one group, as stored
+  size_t number_bytes() const { return size_t(ops_->number_bytes); }
   int groups(int n) const { return (n + rhs_lanes - 1) / rhs_lanes; }
   size_t group_stride() const { return group_stride_; }
   std::string describe() const;
@@ -56,7 +64,8 @@ class Layout : public std::enable_shared_from_this<Layout> {
   void give_block(std::unique_ptr<Block> block);
 
   const KernelTable* kernels;
-  bool is_double;
+  Storage storage;
+  bool is_double;      // the arithmetic
   int extent[4], parity;
   int split[4], local[4];
   int lanes, site_lanes, rhs_lanes;
@@ -71,6 +80,7 @@ class Layout : public std::enable_shared_from_this<Layout> {
  private:
   void choose_split();
   void fill_tables();
+  const Ops* ops_;
   size_t group_stride_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Block>> spare_;
@@ -98,6 +108,13 @@ class Field {
 struct PackedLinks {
   std::shared_ptr<Layout> layout;
   std::unique_ptr<Block> block;
+  bool two_rows = false;
+  double quantum = 1;                  // fixed point: what an entry is a multiple of
+  // Two rows only: see HopArgs.
+  double third[8] = {};
+  std::vector<uint8_t> edge;
+  std::unique_ptr<Block> edge_phases;
+  double deviation = 0;                // largest distance of a third row from what the first two give
 };
 
 // A site-diagonal term ready for a layout.

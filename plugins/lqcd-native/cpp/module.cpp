@@ -130,20 +130,26 @@ NB_MODULE(_native, m) {
 
   nb::class_<Layout>(m, "Layout", nb::is_weak_referenceable())
       .def("__init__",
-           [](Layout* self, std::vector<int> extents, int parity, bool is_double, const std::string& isa) {
-             new (self) Layout(std::move(extents), parity, is_double, find_kernels(isa));
+           [](Layout* self, std::vector<int> extents, int parity, const std::string& storage, const std::string& isa) {
+             new (self) Layout(std::move(extents), parity, storage_of(storage), find_kernels(isa));
            },
-           "extents"_a, "parity"_a, "is_double"_a, "isa"_a)
+           "extents"_a, "parity"_a, "storage"_a, "isa"_a)
       .def("describe", &Layout::describe)
       .def("groups", &Layout::groups)
       .def_ro("lanes", &Layout::lanes)
       .def_ro("site_lanes", &Layout::site_lanes)
       .def_ro("rhs_lanes", &Layout::rhs_lanes)
       .def_ro("vsites", &Layout::vsites)
+      .def_ro("per_slice", &Layout::per_slice)
+      .def_prop_ro("site_bytes", &Layout::site_bytes)
+      .def_prop_ro("link_bytes", [](const Layout& l) { return l.number_bytes() * l.lanes * 144; })
       .def_prop_ro("group_bytes", &Layout::group_stride);
 
   nb::class_<Field>(m, "Field").def_prop_ro("n", [](const Field& f) { return f.n; });
-  nb::class_<PackedLinks>(m, "PackedLinks", nb::is_weak_referenceable());
+  nb::class_<PackedLinks>(m, "PackedLinks", nb::is_weak_referenceable())
+      .def_ro("two_rows", &PackedLinks::two_rows)
+      .def_ro("deviation", &PackedLinks::deviation)
+      .def_prop_ro("bytes", [](const PackedLinks& l) { return l.block->bytes(); });
   nb::class_<PackedDiagonal>(m, "PackedDiagonal", nb::is_weak_referenceable());
 
   using C64 = std::complex<float>;
@@ -169,8 +175,8 @@ NB_MODULE(_native, m) {
       .def("take", &Algebra::take)
       .def("put", &Algebra::put)
       .def("convert", &Algebra::convert)
-      .def("links", &Algebra::links<C64>, nb::arg().noconvert(), "phases"_a, "coefficients"_a)
-      .def("links", &Algebra::links<C128>, nb::arg().noconvert(), "phases"_a, "coefficients"_a)
+      .def("links", &Algebra::links<C64>, nb::arg().noconvert(), "phases"_a, "coefficients"_a, "two_rows"_a = false)
+      .def("links", &Algebra::links<C128>, nb::arg().noconvert(), "phases"_a, "coefficients"_a, "two_rows"_a = false)
       .def("scalar_diagonal", &Algebra::scalar_diagonal)
       .def("block_diagonal", &Algebra::block_diagonal, nb::arg().noconvert(), "scalar"_a, "twist"_a, "hermitian"_a)
       .def("apply_diagonal", &Algebra::apply_diagonal, nogil);
@@ -179,7 +185,10 @@ NB_MODULE(_native, m) {
       .def(nb::init<std::shared_ptr<PackedLinks>, std::shared_ptr<Layout>, int, std::shared_ptr<PackedDiagonal>, bool, int, int,
                     int, int>(),
            "links"_a, "source"_a, "epilogue"_a, "diagonal"_a.none(), "dagger"_a, "threads"_a, "block"_a, "tile"_a, "stream"_a)
-      .def("__call__", &Hop::apply, "x"_a, "minuend"_a.none() = nb::none());
+      .def("__call__", &Hop::apply, "x"_a, "minuend"_a.none() = nb::none())
+      .def("faces", &Hop::faces, "x"_a)
+      .def("interior", &Hop::interior, "x"_a)
+      .def("exterior", &Hop::exterior, "x"_a, "partial"_a, "below"_a, "above"_a);
 
   bind_solve(m);
   bind_gauge(m);

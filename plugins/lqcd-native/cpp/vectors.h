@@ -8,6 +8,7 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <cmath>
 #include <complex>
 #include <cstring>
 #include <memory>
@@ -26,6 +27,7 @@ namespace nb = nanobind;
 
 using FieldPtr = std::unique_ptr<Field>;
 using Scalars = nb::ndarray<const std::complex<double>, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Face = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 template <class C>
 using Host = nb::ndarray<const C, nb::c_contig, nb::device::cpu>;
 
@@ -48,14 +50,40 @@ inline SiteRange block_range(const Layout& l, int64_t block) {
   return {block / per * l.per_slice + begin, std::min(kBlock, l.per_slice - begin)};
 }
 
+// One block of sites of one group as numbers of the arithmetic: where it lies, or decoded into room of its own.
+template <class R>
+class Opened {
+ public:
+  Opened(const Layout& l, const SiteRange& r) : l_(l), r_(r) {
+    if (l.packed()) room_ = std::make_unique<Block>(size_t(r.count) * 24 * l.lanes * sizeof(R));
+  }
+  const R* read(const Field& f, int g) const {
+    const void* at = static_cast<const char*>(f.group(g)) + r_.begin * l_.site_bytes();
+    if (!room_) return static_cast<const R*>(at);
+    l_.ops().decode(r_.count, at, room_->data());
+    return static_cast<const R*>(room_->data());
+  }
+  R* write(Field& f, int g) const {
+    return static_cast<R*>(room_ ? room_->data() : static_cast<char*>(f.group(g)) + r_.begin * l_.site_bytes());
+  }
+  void close(Field& f, int g) const {  // after write: rounds, to nearest even
+    if (room_) l_.ops().encode(r_.count, room_->data(), static_cast<char*>(f.group(g)) + r_.begin * l_.site_bytes());
+  }
+
+ private:
+  const Layout& l_;
+  SiteRange r_;
+  std::unique_ptr<Block> room_;
+};
+
 template <class From, class To>
 void scatter_sites(const Layout& l, const From* host, int n, Field& out, int threads) {
-  const int64_t blocks = (l.vsites + kBlock - 1) / kBlock;
-  parallel(threads, blocks, [&](int64_t block) {
-    const int64_t end = std::min(l.vsites, (block + 1) * kBlock);
-    for (int g = 0; g < out.groups(); ++g)
-      for (int64_t s = block * kBlock; s < end; ++s) {
-        To* to = static_cast<To*>(out.group(g)) + s * 24 * l.lanes;
+  parallel(threads, blocks_of(l), [&](int64_t block) {
+    const SiteRange r = block_range(l, block);
+    const Opened<To> opened(l, r);
+    for (int g = 0; g < out.groups(); ++g) {
+      To* to = opened.write(out, g);
+      for (int64_t s = r.begin; s < r.begin + r.count; ++s, to += 24 * l.lanes)
         for (int lane = 0; lane < l.lanes; ++lane) {
           const int column = g * l.rhs_lanes + lane % l.rhs_lanes;
           if (column >= n) {
@@ -65,40 +93,72 @@ void scatter_sites(const Layout& l, const From* host, int n, Field& out, int thr
           const From* from = host + (int64_t(column) * l.sites + l.site[s * l.site_lanes + lane / l.rhs_lanes]) * 24;
           for (int k = 0; k < 24; ++k) to[k * l.lanes + lane] = static_cast<To>(from[k]);
         }
-      }
+      opened.close(out, g);
+    }
   });
 }
 
 template <class R>
 void gather_sites(const Layout& l, const Field& in, R* host, int threads) {
-  const int64_t blocks = (l.vsites + kBlock - 1) / kBlock;
-  parallel(threads, blocks, [&](int64_t block) {
-    const int64_t end = std::min(l.vsites, (block + 1) * kBlock);
-    for (int g = 0; g < in.groups(); ++g)
-      for (int64_t s = block * kBlock; s < end; ++s) {
-        const R* from = static_cast<const R*>(in.group(g)) + s * 24 * l.lanes;
+  parallel(threads, blocks_of(l), [&](int64_t block) {
+    const SiteRange r = block_range(l, block);
+    const Opened<R> opened(l, r);
+    for (int g = 0; g < in.groups(); ++g) {
+      const R* from = opened.read(in, g);
+      for (int64_t s = r.begin; s < r.begin + r.count; ++s, from += 24 * l.lanes)
         for (int lane = 0; lane < l.lanes; ++lane) {
           const int column = g * l.rhs_lanes + lane % l.rhs_lanes;
           if (column >= in.n) continue;
           R* to = host + (int64_t(column) * l.sites + l.site[s * l.site_lanes + lane / l.rhs_lanes]) * 24;
           for (int k = 0; k < 24; ++k) to[k] = from[k * l.lanes + lane];
         }
-      }
+    }
   });
 }
 
 // From one layout to another of the same lattice and parity, rounding once.
 template <class From, class To>
 void convert_sites(const Layout& from_layout, const Field& in, const Layout& l, Field& out, int threads) {
+  if (from_layout.lanes == l.lanes) {  // then every site has the same place in both
+    parallel(threads, blocks_of(l), [&](int64_t block) {
+      const SiteRange r = block_range(l, block);
+      const Opened<From> source(from_layout, r);
+      const Opened<To> target(l, r);
+      for (int g = 0; g < out.groups(); ++g) {
+        const From* from = source.read(in, g);
+        To* to = target.write(out, g);
+        for (int64_t k = 0; k < r.count * 24 * l.lanes; ++k) to[k] = static_cast<To>(from[k]);
+        target.close(out, g);
+      }
+    });
+    return;
+  }
   std::vector<int32_t> where(l.sites);  // canonical site -> its place in the source
   for (size_t k = 0; k < from_layout.site.size(); ++k) where[from_layout.site[k]] = int32_t(k);
-  const int64_t blocks = (l.vsites + kBlock - 1) / kBlock;
   const int fl = from_layout.lanes;
-  parallel(threads, blocks, [&](int64_t block) {
-    const int64_t end = std::min(l.vsites, (block + 1) * kBlock);
-    for (int g = 0; g < out.groups(); ++g)
-      for (int64_t s = block * kBlock; s < end; ++s) {
-        To* to = static_cast<To*>(out.group(g)) + s * 24 * l.lanes;
+  std::unique_ptr<Block> wide;  // a packed source as numbers of the arithmetic
+  std::vector<const From*> sources(in.groups());
+  if (from_layout.packed()) {
+    const size_t group = size_t(from_layout.vsites) * 24 * fl;
+    wide = std::make_unique<Block>(group * in.groups() * sizeof(From));
+    for (int g = 0; g < in.groups(); ++g) {
+      From* to = static_cast<From*>(wide->data()) + g * group;
+      parallel(threads, blocks_of(from_layout), [&](int64_t block) {
+        const SiteRange r = block_range(from_layout, block);
+        from_layout.ops().decode(r.count, static_cast<const char*>(in.group(g)) + r.begin * from_layout.site_bytes(),
+                                 to + r.begin * 24 * fl);
+      });
+      sources[g] = to;
+    }
+  } else {
+    for (int g = 0; g < in.groups(); ++g) sources[g] = static_cast<const From*>(in.group(g));
+  }
+  parallel(threads, blocks_of(l), [&](int64_t block) {
+    const SiteRange r = block_range(l, block);
+    const Opened<To> opened(l, r);
+    for (int g = 0; g < out.groups(); ++g) {
+      To* to = opened.write(out, g);
+      for (int64_t s = r.begin; s < r.begin + r.count; ++s, to += 24 * l.lanes)
         for (int lane = 0; lane < l.lanes; ++lane) {
           const int column = g * l.rhs_lanes + lane % l.rhs_lanes;
           if (column >= in.n) {
@@ -107,23 +167,53 @@ void convert_sites(const Layout& from_layout, const Field& in, const Layout& l, 
           }
           const int32_t place = where[l.site[s * l.site_lanes + lane / l.rhs_lanes]];
           const int from_lane = place % from_layout.site_lanes * from_layout.rhs_lanes + column % from_layout.rhs_lanes;
-          const From* from = static_cast<const From*>(in.group(column / from_layout.rhs_lanes)) +
-                             int64_t(place / from_layout.site_lanes) * 24 * fl + from_lane;
+          const From* from = sources[column / from_layout.rhs_lanes] + int64_t(place / from_layout.site_lanes) * 24 * fl + from_lane;
           for (int k = 0; k < 24; ++k) to[k * l.lanes + lane] = static_cast<To>(from[k * fl]);
         }
-      }
+      opened.close(out, g);
+    }
   });
 }
 
-// V[a][b] = c phase U / 2 (forward) or its adjoint from the neighbour behind, in the order of HopArgs::links.
+// V[a][b] = c phase U / 2 (forward) or its adjoint from the neighbour behind, in the order of HopArgs::links. With two rows
+// V[0] and V[1] alone, without the phase: an edge is a matter of the kernel then, and what a third row takes from the cross
+// product of the others is the real factor alone.
 template <class From, class To>
-void pack_links(const Layout& l, const std::complex<From>* u, const std::complex<double>* phases, const double* coefficients,
-                void* out, int threads) {
-  const int64_t blocks = (l.vsites + kBlock - 1) / kBlock;
+void pack_links(const std::complex<From>* u, const std::complex<double>* phases, const double* coefficients, bool two_rows,
+                PackedLinks& out, int threads) {
+  const Layout& l = *out.layout;
+  const int numbers = two_rows ? 12 : 18, rows = two_rows ? 2 : 3;
+  const bool fixed_point = l.storage == Storage::q16;
+  if (fixed_point) {  // one quantum for all; entries of SU(3) have a modulus of at most 1
+    double most = 1, factor = 0;
+    for (int64_t k = 0; k < int64_t(l.extent[0]) * l.extent[1] * l.extent[2] * l.extent[3] * 36; ++k) {
+      const double modulus = std::abs(std::complex<double>(u[k]));
+      need(std::isfinite(modulus), "fixed16 cannot hold links that are not finite");
+      most = std::max(most, modulus);
+    }
+    for (int mu = 0; mu < 4; ++mu)
+      factor = std::max(factor, 0.5 * std::fabs(coefficients[mu]) * (two_rows ? 1 : std::max(1.0, std::abs(phases[mu]))));
+    // A hair above, so that rounding in double cannot step over 32767.
+    out.quantum = factor > 0 ? most * factor * (1 + 1e-12) / 32767 : 1;
+  }
+  for (int d = 0; d < 8; ++d) {
+    const double s = 0.5 * coefficients[d / 2];
+    out.third[d] = s != 0 ? out.quantum / s : 0;
+  }
+  if (two_rows) {
+    out.edge.assign(l.vsites, 0);
+    out.edge_phases = std::make_unique<Block>(size_t(16) * l.lanes * sizeof(To));
+    To* p = static_cast<To*>(out.edge_phases->data());
+    for (int k = 0; k < 16; ++k) std::fill_n(p + k * l.lanes, l.lanes, To(k % 2 ? 0 : 1));
+  }
+  const int64_t blocks = blocks_of(l);
+  std::vector<double> deviations(blocks);
+  std::vector<std::vector<std::pair<int, int>>> edges(blocks);  // (direction, lane) of links that leave the lattice
   parallel(threads, blocks, [&](int64_t block) {
-    const int64_t end = std::min(l.vsites, (block + 1) * kBlock);
-    for (int64_t s = block * kBlock; s < end; ++s) {
-      To* to = static_cast<To*>(out) + s * 144 * l.lanes;
+    const SiteRange r = block_range(l, block);
+    Block room(size_t(8) * numbers * l.lanes * sizeof(To));
+    for (int64_t s = r.begin; s < r.begin + r.count; ++s) {
+      To* to = static_cast<To*>(room.data());
       for (int lane = 0; lane < l.lanes; ++lane) {
         int x[4];
         l.coordinates(l.site[s * l.site_lanes + lane / l.rhs_lanes], x);
@@ -134,21 +224,41 @@ void pack_links(const Layout& l, const std::complex<From>* u, const std::complex
           if (back) y[mu] = (y[mu] + l.extent[mu] - 1) % l.extent[mu];
           const int64_t site = ((int64_t(y[0]) * l.extent[1] + y[1]) * l.extent[2] + y[2]) * l.extent[3] + y[3];
           const std::complex<From>* link = u + (site * 4 + mu) * 9;
-          const bool edge = y[mu] == l.extent[mu] - 1;
-          for (int a = 0; a < 3; ++a)
+          const bool turned = y[mu] == l.extent[mu] - 1 && phases[mu] != 1.0;
+          if (two_rows) {
+            if (turned) out.edge[s] |= uint8_t(1 << d), edges[block].push_back({d, lane});
+            for (int b = 0; b < 3 && !back; ++b) {
+              const int i = (b + 1) % 3, j = (b + 2) % 3;
+              const std::complex<double> want = std::complex<double>(link[i]) * std::complex<double>(link[3 + j]) -
+                                                std::complex<double>(link[j]) * std::complex<double>(link[3 + i]);
+              const double distance = std::abs(std::conj(want) - std::complex<double>(link[6 + b]));
+              deviations[block] = std::isfinite(distance) ? std::max(deviations[block], distance) : INFINITY;
+            }
+          }
+          for (int a = 0; a < rows; ++a)
             for (int b = 0; b < 3; ++b) {
               std::complex<double> v(back ? link[b * 3 + a] : link[a * 3 + b]);
               v *= coefficients[mu];
-              if (edge && phases[mu] != 1.0) v *= phases[mu];
+              if (turned && !two_rows) v *= phases[mu];
               if (back) v = std::conj(v);
-              To* entry = to + ((d * 3 + b) * 3 + a) * 2 * l.lanes + lane;
-              entry[0] = static_cast<To>(0.5 * v.real());
-              entry[l.lanes] = static_cast<To>(0.5 * v.imag());
+              v *= 0.5;
+              if (fixed_point) v /= out.quantum;
+              To* entry = to + (d * numbers + (b * rows + a) * 2) * l.lanes + lane;
+              entry[0] = static_cast<To>(v.real());
+              entry[l.lanes] = static_cast<To>(v.imag());
             }
         }
       }
+      l.ops().encode_vectors(8 * numbers, to, static_cast<char*>(out.block->data()) + s * 8 * numbers * l.lanes * l.number_bytes());
     }
   });
+  for (int64_t block = 0; block < blocks; ++block) {
+    out.deviation = std::max(out.deviation, deviations[block]);
+    for (const auto& [d, lane] : edges[block]) {
+      To* p = static_cast<To*>(out.edge_phases->data()) + 2 * d * l.lanes + lane;
+      p[0] = To(phases[d / 2].real()), p[l.lanes] = To(d % 2 ? -phases[d / 2].imag() : phases[d / 2].imag());
+    }
+  }
 }
 
 template <class To>
@@ -337,7 +447,7 @@ class Algebra {
 
   template <class C>
   std::shared_ptr<PackedLinks> links(const Host<C>& u, const std::vector<std::complex<double>>& phases,
-                                     const std::vector<double>& coefficients) const {
+                                     const std::vector<double>& coefficients, bool two_rows) const {
     const Layout& l = *layout_;
     need(u.ndim() == 7, "an array of links has seven axes");
     for (int mu = 0; mu < 4; ++mu) need(u.shape(mu) == size_t(l.extent[mu]), "the links do not fit the lattice");
@@ -346,12 +456,13 @@ class Algebra {
     nb::gil_scoped_release release;
     auto out = std::make_shared<PackedLinks>();
     out->layout = layout_;
-    out->block = std::make_unique<Block>(size_t(l.vsites) * 144 * l.lanes * l.real_bytes());
+    out->two_rows = two_rows;
+    out->block = std::make_unique<Block>(size_t(l.vsites) * 8 * (two_rows ? 12 : 18) * l.lanes * l.number_bytes());
     using R = typename C::value_type;
     if (l.is_double)
-      pack_links<R, double>(l, u.data(), phases.data(), coefficients.data(), out->block->data(), threads_);
+      pack_links<R, double>(u.data(), phases.data(), coefficients.data(), two_rows, *out, threads_);
     else
-      pack_links<R, float>(l, u.data(), phases.data(), coefficients.data(), out->block->data(), threads_);
+      pack_links<R, float>(u.data(), phases.data(), coefficients.data(), two_rows, *out, threads_);
     return out;
   }
 
@@ -423,7 +534,7 @@ class Algebra {
   };
 
   int threads_for(int n) const { return layout_->sites * n < kSmall ? 1 : threads_; }
-  size_t bytes(int64_t nv) const { return size_t(nv) * 24 * layout_->lanes * layout_->real_bytes(); }
+  size_t bytes(int64_t nv) const { return size_t(nv) * layout_->site_bytes(); }
   void* at(const Field& x, int g, int64_t begin) const { return static_cast<char*>(x.group(g)) + bytes(begin); }
 
   void check(const Field& x) const {
@@ -538,10 +649,15 @@ class Algebra {
         std::memcpy(at(to, d, begin), at(from, c, begin), bytes(nv));
         return;
       }
-      const size_t rb = l.real_bytes();
-      const char* a = static_cast<const char*>(at(from, c / rl, begin)) + c % rl * rb;
-      char* b = static_cast<char*>(at(to, d / rl, begin)) + d % rl * rb;
-      for (int64_t k = 0; k < nv * 24 * l.site_lanes; ++k) std::memcpy(b + k * rl * rb, a + k * rl * rb, rb);
+      const size_t nb = l.number_bytes(), site = l.site_bytes();
+      for (int64_t v = 0; v < nv; ++v) {
+        const char* a = static_cast<const char*>(at(from, c / rl, begin + v));
+        char* b = static_cast<char*>(at(to, d / rl, begin + v));
+        for (int k = 0; k < 24 * l.site_lanes; ++k) std::memcpy(b + (k * rl + d % rl) * nb, a + (k * rl + c % rl) * nb, nb);
+        const size_t numbers = 24 * l.lanes * nb;
+        for (size_t k = 0; numbers + 4 * k * rl < site; ++k)  // the scales behind them
+          std::memcpy(b + numbers + 4 * (k * rl + d % rl), a + numbers + 4 * (k * rl + c % rl), 4);
+      }
     });
   }
 
@@ -585,20 +701,14 @@ class Hop {
 
   // The same into a field that is there; fields fit and x is there if it is needed.
   void run(const Field& in, const Field* x, Field& out) const {
-    Call call(*this, in, x, out);
-    const auto& layout = links_->layout;
-    const int threads = call.threads;
-    // Tiles of vector sites in storage order; a thread takes the next one, so a busy core holds nobody up.
-    const int64_t tile = std::max<int64_t>(1, std::min<int64_t>(tile_, layout->vsites / threads));
-    const auto& ops = layout->ops();
-    parallel(threads, (layout->vsites + tile - 1) / tile,
-             [&](int64_t k) { ops.hop(call.args, k * tile, std::min(layout->vsites, (k + 1) * tile)); });
+    Call call(*this, in, x, &out);
+    sweep(call, 0, links_->layout->extent[0]);
   }
 
   // The same, and after(group, block, range) as soon as a block of a group is stored, while it is in cache.
   template <class F>
   void run(const Field& in, const Field* x, Field& out, F&& after) const {
-    Call call(*this, in, x, out);
+    Call call(*this, in, x, &out);
     const auto& layout = links_->layout;
     call.args.stream = 0;
     const int64_t blocks = blocks_of(*layout), most = (blocks + call.threads - 1) / call.threads;
@@ -619,11 +729,108 @@ class Hop {
     });
   }
 
+  // -- a slab whose neighbours in t live elsewhere; see lqcd_core.backend.HaloHop ---------------------------------------
+  // Faces are (n, vector sites of a slice, 12, site lanes) of the arithmetic's type: padding columns do not travel.
+
+  nb::object faces(const Field& in) const { return links_->layout->is_double ? faces_as<double>(in) : faces_as<float>(in); }
+
+  FieldPtr interior(const Field& in) const {
+    check_source(in);
+    auto out = std::make_unique<Field>(links_->layout, in.n);
+    nb::gil_scoped_release release;
+    Call call(*this, in, minuend(in), out.get());
+    if (links_->layout->extent[0] > 2) sweep(call, 1, links_->layout->extent[0] - 1);
+    return out;
+  }
+
+  void exterior(const Field& in, Field& partial, const Face& below, const Face& above) const {
+    check_source(in);
+    const auto& l = links_->layout;
+    need(partial.layout->same(*l) && partial.n == in.n && &partial != &in, "what the interior left does not belong to this vector");
+    const Opened from_below(*l, below, in.n), from_above(*l, above, in.n);
+    nb::gil_scoped_release release;
+    Call call(*this, in, minuend(in), &partial);
+    call.args.below = from_below.groups.data(), call.args.above = from_above.groups.data();
+    sweep(call, 0, 1);
+    if (l->extent[0] > 1) sweep(call, l->extent[0] - 1, l->extent[0]);
+  }
+
  private:
+  void check_source(const Field& in) const {
+    need(in.layout.get() == source_.get() || in.layout->same(*source_), "a handle of another space (lattice, parity or precision)");
+  }
+  const Field* minuend(const Field& in) const {
+    if (epilogue_ != diagonal_minus && epilogue_ != one_minus) return nullptr;
+    need(links_->layout->parity < 0, "on one parity a slab has no operator that subtracts");
+    return &in;
+  }
+
+  // A face in groups of lanes, padding lanes zero.
+  struct Opened {
+    Opened(const Layout& l, const Face& face, int n) : groups(l.groups(n)) {
+      const size_t rb = l.real_bytes();
+      need(face.ndim() == 4 && face.shape(0) == size_t(n) && face.shape(1) == size_t(l.per_slice) && face.shape(2) == 12 &&
+               face.shape(3) == size_t(l.site_lanes) && face.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) &&
+               face.dtype().bits == 8 * rb,
+           "a face does not fit this slab");
+      const size_t group = size_t(l.per_slice) * 12 * l.lanes * rb;
+      room = std::make_unique<Block>(group * groups.size());
+      char* to = static_cast<char*>(room->data());
+      if (n % l.rhs_lanes) std::memset(to, 0, group * groups.size());
+      const char* from = static_cast<const char*>(face.data());
+      const int64_t numbers = l.per_slice * 12 * l.site_lanes;
+      for (int c = 0; c < n; ++c)
+        for (int64_t k = 0; k < numbers; ++k)
+          std::memcpy(to + c / l.rhs_lanes * group + (k * l.rhs_lanes + c % l.rhs_lanes) * rb, from + (c * numbers + k) * rb, rb);
+      for (size_t g = 0; g < groups.size(); ++g) groups[g] = to + g * group;
+    }
+    std::unique_ptr<Block> room;
+    std::vector<const void*> groups;
+  };
+
+  template <class R>
+  nb::object faces_as(const Field& in) const {
+    check_source(in);
+    const Layout& l = *links_->layout;
+    const int64_t numbers = l.per_slice * 12 * l.site_lanes;
+    R* ends[2] = {new R[in.n * numbers], new R[in.n * numbers]};
+    nb::object arrays[2];
+    for (int k = 0; k < 2; ++k) {
+      nb::capsule owner(ends[k], [](void* p) noexcept { delete[] static_cast<R*>(p); });
+      arrays[k] = nb::cast(nb::ndarray<nb::numpy, R>(ends[k], {size_t(in.n), size_t(l.per_slice), 12, size_t(l.site_lanes)}, owner));
+    }
+    {
+      nb::gil_scoped_release release;
+      Call call(*this, in, nullptr, nullptr);
+      const int64_t per = blocks_per_slice(l);
+      parallel(call.threads, in.groups() * per, [&](int64_t task) {
+        const int g = int(task / per);
+        const int64_t begin = task % per * kBlock, count = std::min(kBlock, l.per_slice - begin);
+        const size_t size = size_t(count) * 12 * l.lanes;
+        Block room(2 * size * sizeof(R));
+        R* both[2] = {static_cast<R*>(room.data()), static_cast<R*>(room.data()) + size};
+        l.ops().faces(call.args, g, begin, begin + count, both[0] - begin * 12 * l.lanes, both[1] - begin * 12 * l.lanes);
+        for (int side = 0; side < 2; ++side)
+          for (int r = 0; r < l.rhs_lanes; ++r) {
+            const int c = g * l.rhs_lanes + r;
+            if (c >= in.n) break;
+            R* to = ends[side] + c * numbers + begin * 12 * l.site_lanes;
+            for (int64_t k = 0; k < count * 12 * l.site_lanes; ++k) to[k] = both[side][k * l.rhs_lanes + r];
+          }
+      });
+    }
+    return nb::make_tuple(arrays[0], arrays[1]);
+  }
+
   struct Call {
-    Call(const Hop& hop, const Field& in, const Field* x, Field& out) : ins(in.groups()), xs(in.groups()), outs(in.groups()) {
+    Call(const Hop& hop, const Field& in, const Field* x, Field* out) : ins(in.groups()), xs(in.groups()), outs(in.groups()) {
       const auto& layout = hop.links_->layout;
-      for (int g = 0; g < in.groups(); ++g) ins[g] = in.group(g), outs[g] = out.group(g), xs[g] = x ? x->group(g) : nullptr;
+      for (int g = 0; g < in.groups(); ++g) ins[g] = in.group(g), outs[g] = out ? out->group(g) : nullptr, xs[g] = x ? x->group(g) : nullptr;
+      const PackedLinks& links = *hop.links_;
+      args.two_rows = links.two_rows, args.edge = links.edge.data(), args.quantum = links.quantum;
+      args.edge_phases = links.edge_phases ? links.edge_phases->data() : nullptr;
+      std::memcpy(args.third, links.third, sizeof(args.third));
+      args.per_slice = layout->per_slice, args.last_slice = layout->vsites - layout->per_slice;
       args.links = hop.links_->block->data();
       args.nbr = layout->nbr.data(), args.cross = layout->cross.data(), args.lane_map = layout->lane_map.data();
       args.in = ins.data(), args.out = outs.data(), args.x = xs.data();
@@ -637,6 +844,28 @@ class Hop {
     HopArgs args{};
     int threads;
   };
+
+  // The slices [from, to): pieces of `tile` vector sites of a slice, each taken through the slices in turn, a block of columns
+  // at a time. The three slices that a site needs stay in the second-level cache if tile and block are small enough.
+  void sweep(const Call& call, int from, int to) const {
+    const Layout& l = *links_->layout;
+    const int64_t per = l.per_slice, tile = std::min<int64_t>(tile_, per), pieces = (per + tile - 1) / tile;
+    const int64_t wanted = call.threads > 1 ? 4 * call.threads : 1;  // tasks, so that a busy core holds nobody up
+    const int64_t cuts = std::min<int64_t>(to - from, (wanted + pieces - 1) / pieces);
+    parallel(call.threads, pieces * cuts, [&](int64_t task) {
+      const int64_t piece = task / cuts, cut = task % cuts;
+      const int64_t first = from + (to - from) * cut / cuts, last = from + (to - from) * (cut + 1) / cuts;
+      const int64_t begin = piece * tile, end = std::min(per, begin + tile);
+      if (pieces == 1) return l.ops().hop(call.args, first * per, last * per);
+      HopArgs a = call.args;
+      for (int g = 0; g < call.args.groups; g += block_) {
+        a.groups = std::min(block_, call.args.groups - g);
+        a.in = call.args.in + g, a.out = call.args.out + g, a.x = call.args.x + g;
+        a.below = call.args.below ? call.args.below + g : nullptr, a.above = call.args.above ? call.args.above + g : nullptr;
+        for (int64_t t = first; t < last; ++t) l.ops().hop(a, t * per + begin, t * per + end);
+      }
+    });
+  }
 
   std::shared_ptr<PackedLinks> links_;
   std::shared_ptr<Layout> source_;

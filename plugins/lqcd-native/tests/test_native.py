@@ -334,7 +334,7 @@ def test_asking_the_record_imports_no_kernel():
 
 def test_layouts_say_which_lanes_they_use():
     def words(*shape, parity=-1, double=False):
-        return _native.Layout(list(shape), parity, double, "baseline").describe()
+        return _native.Layout(list(shape), parity, "float64" if double else "float32", "baseline").describe()
 
     assert words(8, 8, 8, 8) == "4 lanes = 4 sub-lattices (2x2x1 over z, y, x)"
     assert words(3, 5, 7, 3) == "4 lanes = 4 right-hand sides"

@@ -20,7 +20,7 @@ import attrs
 import numpy as np
 
 from lqcd_core.backend import DiracTerms, Handle, Links, Request, SiteDiagonal
-from lqcd_core.errors import BackendUnavailable
+from lqcd_core.errors import BackendUnavailable, NonUnitaryLinksError
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 
@@ -37,7 +37,7 @@ class NativeBackend:
 
     Parameters
     ----------
-    threads, isa, block, tile, stores
+    threads, isa, block, tile, stores, links
         See ``lqcd backends -v``, or the record in :mod:`lqcd_native.plugin`.
 
     Raises
@@ -46,10 +46,11 @@ class NativeBackend:
         If the processor runs none of the instruction sets built, or not the one that is forced.
     """
 
-    def __init__(self, threads=None, isa=None, block=None, tile=None, stores="auto"):
+    def __init__(self, threads=None, isa=None, block=None, tile=None, stores="auto", links="full"):
         self.threads = threads or default_threads()
         self.isa = choose_isa(isa)
         self._block, self._tile, self._stores = block, tile, stores
+        self._two_rows = links == "two-row"
         self._lock = threading.Lock()
         self._tuned: dict[str, tune.Schedule] = {}
         self._layouts: Any = weakref.WeakValueDictionary()
@@ -70,7 +71,7 @@ class NativeBackend:
             layout = self._layouts.get(key)
             if layout is None:
                 layout = _native.Layout(
-                    list(geometry.shape), -1 if parity is FULL else parity, precision.arithmetic == "float64", self.isa
+                    list(geometry.shape), -1 if parity is FULL else parity, precision.spinor_storage, self.isa
                 )
                 self._layouts[key] = layout
             return layout
@@ -151,8 +152,7 @@ class NativeBackend:
         """The order of work of hops between these spaces; measured where that pays."""
         layout = target.layout
         groups = layout.groups(target.n_rhs)
-        links = layout.vsites * 144 * layout.lanes * (8 if target.precision.arithmetic == "float64" else 4)
-        footprint = links + 2 * groups * layout.group_bytes
+        footprint = packed.bytes + 2 * groups * layout.group_bytes
         schedule = tune.fixed(layout.vsites, self.threads, footprint, CACHE_BYTES)
         settled = {k: v for k, v in (("block", self._block), ("tile", self._tile)) if v is not None}
         if self._stores != "auto":
@@ -161,7 +161,8 @@ class NativeBackend:
         if settled or not large or not tune.wanted():
             return attrs.evolve(schedule, **settled)
         shape = "x".join(map(str, target.geometry.shape))
-        key = f"{self.isa} {self.threads} {target.precision.name} {shape} {target.parity} {groups}"
+        rows = "two-row" if self._two_rows else "full"
+        key = f"{self.isa} {self.threads} {target.precision.name} {rows} {shape} {target.parity} {groups}"
         if key not in self._tuned:
             x = source.zeros()
 
@@ -174,6 +175,16 @@ class NativeBackend:
             self._tuned[key] = tune.choose(key, options, run)
         return self._tuned[key]
 
+    # -- slabs --------------------------------------------------------------------------------------------------------
+
+    def halo_hopping(self, links: Links, target: NativeSpace) -> SlabHop:
+        source = target if target.parity is FULL else self._other(target)
+        return SlabHop(self._hop(links, source, target, _native.PLAIN))
+
+    def halo_fused(self, kind: str, terms: DiracTerms, space: NativeSpace) -> SlabHop | None:
+        hop = self.fused(kind, terms, space) if kind in ("M", "Mdag") else None
+        return None if hop is None else SlabHop(hop)
+
     # -- what depends on the links alone ------------------------------------------------------------------------------
 
     def _pack_links(self, links: Links, space: NativeSpace) -> Any:
@@ -183,9 +194,14 @@ class NativeBackend:
             packed = self._links.get(key) if links.digest else None
         if packed is None:
             array = np.ascontiguousarray(links.array)
-            packed = space.algebra.links(
-                array, [complex(p) for p in links.phases], [float(c) for c in links.coefficients]
-            )
+            phases, coefficients = [complex(p) for p in links.phases], [float(c) for c in links.coefficients]
+            packed = space.algebra.links(array, phases, coefficients, self._two_rows)
+            if self._two_rows and not packed.deviation <= space.precision.tolerance:
+                raise NonUnitaryLinksError(
+                    f"links='two-row' keeps two rows of each link and makes the third from them, but a third row of these links "
+                    f"is off by {packed.deviation:.2g} (allowed in {space.precision}: {space.precision.tolerance:.2g}). "
+                    "Reunitarise the field, or use links='full'."
+                )
             with self._lock:
                 self._links[key] = packed
         return packed
@@ -195,7 +211,7 @@ class NativeBackend:
         dagger = dagger and not (term.twist == 0 and term.hermitian_blocks and np.imag(term.scalar) == 0)
         with self._lock:
             kept = self._diagonals.setdefault(term, {})
-        key = (space.precision.name, space.parity, inverse, dagger)
+        key = (space.geometry.shape, space.precision.name, space.parity, inverse, dagger)
         if key not in kept:
             made = term.on_parity(space.geometry, space.parity)
             made = made.inverse() if inverse else made
@@ -218,7 +234,7 @@ class NativeBackend:
 
     def describe(self) -> dict[str, str]:
         """Instruction set, lanes, threads and compiler."""
-        layout = _native.Layout([2, 2, 2, 2], -1, False, self.isa)
+        layout = _native.Layout([2, 2, 2, 2], -1, "float32", self.isa)
         return {
             "instruction set": self.isa,
             "others here": ", ".join(n for n in _native.instruction_sets() if n != self.isa) or "none",
@@ -232,6 +248,21 @@ class NativeBackend:
         """Instruction set, lanes and threads for a request, for ``explain``."""
         layout = self._layout(request.geometry, request.precision, FULL)
         return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+class SlabHop:
+    """A hop, M or its adjoint on a slab; a :class:`~lqcd_core.backend.HaloHop`.
+
+    A face is ``(n, vector sites of a slice, 12, site lanes)`` in the arithmetic's type: 2 spins x 3 colours x (re, im). Sums run in
+    the order of the uncut kernel, which also multiplies the half spinors by the same numbers: no bit depends on the cut.
+    """
+
+    def __init__(self, hop: Any):
+        self.faces, self.interior, self._exterior = hop.faces, hop.interior, hop.exterior
+
+    def exterior(self, x: Handle, partial: Handle, below: np.ndarray, above: np.ndarray) -> Handle:
+        self._exterior(x, partial, np.ascontiguousarray(below), np.ascontiguousarray(above))
+        return partial
 
 
 def choose_isa(wanted: str | None) -> str:

@@ -25,6 +25,10 @@ def _stores(value) -> str | None:
     return None if value in ("auto", "plain", "stream") else "must be 'auto', 'plain' or 'stream'"
 
 
+def _links(value) -> str | None:
+    return None if value in ("full", "two-row") else "must be 'full' or 'two-row'"
+
+
 def _accepts(request: Request) -> str | None:
     if request.geometry.nc != 3:
         return f"has kernels for Nc = 3 only (asked for Nc = {request.geometry.nc})"
@@ -36,8 +40,8 @@ def _accepts(request: Request) -> str | None:
 INFO = BackendInfo(
     name="native",
     load="lqcd_native.backend:NativeBackend",
-    precisions={"double", "single"},
-    features={"even_odd", "site_diagonal", "fused_dirac", "fused_blas", "exact_slices", "device_solve", "gauge"},
+    precisions={"double", "single", "half", "bf16", "fixed16"},
+    features={"even_odd", "site_diagonal", "fused_dirac", "fused_blas", "exact_slices", "device_solve", "gauge", "halo"},
     rank=100,
     accepts=_accepts,
     options={
@@ -46,8 +50,9 @@ INFO = BackendInfo(
         "block": Option("right-hand sides that share a link in cache, at least 1; None chooses", None, _count),
         "tile": Option("vector sites that a thread takes at a time, at least 1; None chooses", None, _count),
         "stores": Option("'plain', 'stream' (around the cache) or 'auto' (by the size of the fields)", "auto", _stores),
+        "links": Option("'full', or 'two-row' (12 of 18 reals kept; SU(3) links only)", "full", _links),
     },
-    summary="C++ SIMD kernels, fused operators and vector updates; Nc = 3, any extents, double and single",
+    summary="C++ SIMD kernels, fused operators and vector updates; Nc = 3, any extents, every precision",
 )
 
 
