@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-import nki_sim
-from nki_sim import isa, kernel, language, tensors
+import nki_sim  # noqa: E402
+from nki_sim import isa, kernel, language, tensors  # noqa: E402
 
 FACTS = json.loads((ROOT / "tests" / "support" / "nki_sim" / "nki_signatures.json").read_text())
 KERNELS = sorted((ROOT / "backends" / "lqcd_backends" / "neuron" / "nki").glob("*.py"))
@@ -76,7 +76,9 @@ def test_enough_of_nki_is_covered():
     assert len(list(implemented())) >= 70
 
 
-@pytest.mark.skipif(not os.environ.get(MANIFEST), reason=f"{MANIFEST} names no manifest of the whole published interface")
+@pytest.mark.skipif(
+    not os.environ.get(MANIFEST), reason=f"{MANIFEST} names no manifest of the whole published interface"
+)
 def test_the_facts_in_the_repository_are_those_of_the_manifest():
     manifest = json.loads(Path(os.environ[MANIFEST]).read_text())
     assert FACTS["header"]["nki_version"] == manifest["meta"]["nki_version"]
