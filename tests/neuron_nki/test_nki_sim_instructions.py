@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import nki_sim  # noqa: E402
+import nki_sim
 
 RNG = np.random.default_rng(5)
 BF16, FP16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)

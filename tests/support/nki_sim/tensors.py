@@ -640,14 +640,27 @@ class NkiTensor:
         start, n = self._start, self.shape[0]
         legal = (0,) if n > 64 else (0, 64) if n > 32 else (0, 32, 64, 96)
         require(start in legal, label, f"start partition of {n} partitions", start, legal)
-        pairs = coalesce(zip(self._strides[1:], self.shape[1:]))
-        require(len(pairs) <= 4, label, "free axes", len(pairs), "up to 4")
-        for stride, count in pairs:
-            require(count <= UINT16_MAX, label, "free size", count, f"<= {UINT16_MAX} (uint16)")
-            require(-INT16_MAX - 1 <= stride <= INT16_MAX, label, "free stride", stride, "int16, in elements")
-            if destination:
-                require(stride != 0, label, "stride of a destination", 0, "nonzero: elements would be written twice")
-        self._check_bounds(label) if not self._dynamic else None
+        given = [(s, n) for s, n in zip(self._strides[1:], self.shape[1:]) if n > 1]
+        merged = coalesce(given)
+        if destination:
+            require(
+                all(s for s, _ in given),
+                label,
+                "stride of a destination",
+                0,
+                "nonzero: elements would be written twice",
+            )
+        fits = [
+            len(pairs) <= 4 and all(n <= UINT16_MAX and abs(s) <= INT16_MAX for s, n in pairs)
+            for pairs in (given, merged)
+        ]
+        if not any(fits):
+            require(len(merged) <= 4, label, "free axes", len(merged), "up to 4")
+            for stride, count in merged:
+                require(count <= UINT16_MAX, label, "free size", count, f"<= {UINT16_MAX} (uint16)")
+                require(abs(stride) <= INT16_MAX, label, "free stride", stride, "int16, in elements")
+        if not self._dynamic:
+            self._check_bounds(label)
 
     def _slow(self):
         """True where the innermost stride exceeds 16 bytes: half the bandwidth."""
