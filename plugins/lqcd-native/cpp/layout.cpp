@@ -161,12 +161,18 @@ std::string Layout::describe() const {
 std::unique_ptr<Block> Layout::take_block(size_t bytes) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    // The smallest that is large enough, and not wastefully so: in a solve columns leave the batch, and fresh pages cost more
+    // than what is computed on them.
+    size_t best = spare_.size();
     for (size_t k = spare_.size(); k-- > 0;)
-      if (spare_[k]->bytes() == bytes) {
-        auto found = std::move(spare_[k]);
-        spare_.erase(spare_.begin() + k);
-        return found;
-      }
+      if (spare_[k]->bytes() >= bytes && spare_[k]->bytes() <= 4 * bytes &&
+          (best == spare_.size() || spare_[k]->bytes() < spare_[best]->bytes()))
+        best = k;
+    if (best < spare_.size()) {
+      auto found = std::move(spare_[best]);
+      spare_.erase(spare_.begin() + best);
+      return found;
+    }
   }
   return std::make_unique<Block>(bytes);
 }
