@@ -12,6 +12,9 @@ that are zero on the other parity (:class:`~lqcd_core.spaces.MaskedSpace`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cached_property
+
 import numpy as np
 
 from ..backend import Handle, SupportsEvenOdd
@@ -61,33 +64,44 @@ class SchurOperator:
             self.hop = dict.fromkeys((p, q), bound.hopping)
         self.v = {k: Vectors(spaces[k]) for k in (p, q)}
         self.vectors = self.v[p]
-        self._bind_diagonals()
         self._bind_operators()
 
-    def _bind_diagonals(self) -> None:
+    # The site-diagonal terms, made when they are first used: a backend with fused operators needs few of them, and an
+    # operator that only serves inside a mixed solve none.
+
+    def _functions(self, inverse: bool, dagger: bool) -> dict[int, Callable[[Handle], Handle]]:
         from .bound import diagonal_function
 
-        backend = self.bound.backend
+        bound = self.bound
+
+        def term(whole):
+            whole = whole.inverse() if inverse else whole
+            return whole.dagger() if dagger else whole
+
         if self.masked:  # A keeps the zeros, and the backend knows only its own full-lattice space
-            both = self.bound.diagonal
-            a = {0: both, 1: both}
-            inverse = dict.fromkeys((0, 1), both.inverse())
+            return dict.fromkeys((0, 1), diagonal_function(term(bound.diagonal), bound.vectors, bound.backend))
+        halves = {k: term(bound.diagonal.on_parity(self.geometry, k)) for k in (0, 1)}
+        return {k: diagonal_function(half, self.v[k], bound.backend) for k, half in halves.items()}
 
-            def functions(terms):
-                return dict.fromkeys((0, 1), diagonal_function(terms[0], self.bound.vectors, backend))
-        else:
-            a = {k: self.bound.diagonal.on_parity(self.geometry, k) for k in (0, 1)}
-            inverse = {k: term.inverse() for k, term in a.items()}
+    @cached_property
+    def a(self):
+        """A per parity, a function of handles."""
+        return self._functions(inverse=False, dagger=False)
 
-            def functions(terms):
-                return {k: diagonal_function(term, self.v[k], backend) for k, term in terms.items()}
+    @cached_property
+    def a_inv(self):
+        """A^-1 per parity."""
+        return self._functions(inverse=True, dagger=False)
 
-        self.a, self.a_inv = functions(a), functions(inverse)
-        if self.bound.diagonal.twist:
-            self.a_dag = functions({k: t.dagger() for k, t in a.items()})
-            self.a_inv_dag = functions({k: t.dagger() for k, t in inverse.items()})
-        else:  # A is Hermitian
-            self.a_dag, self.a_inv_dag = self.a, self.a_inv
+    @cached_property
+    def a_dag(self):
+        """A^dagger per parity; A itself where it is Hermitian."""
+        return self._functions(inverse=False, dagger=True) if self.bound.diagonal.twist else self.a
+
+    @cached_property
+    def a_inv_dag(self):
+        """A^-dagger per parity."""
+        return self._functions(inverse=True, dagger=True) if self.bound.diagonal.twist else self.a_inv
 
     def _bind_operators(self) -> None:
         p, q = self.parity, 1 - self.parity
