@@ -125,7 +125,7 @@ def one_propagator(arguments) -> None:
             slow = (now() - start) * 12 / arguments.alone
             # The operator's share: as many applications of the same inner operator as the solve made, and nothing else.
             schur = M._rebound[("bound", "single", "None")].even_odd()
-            x = schur.split(source.columns(list(range(12)), precision="single").array)[0]
+            x = schur.split(np.asarray(source.columns(list(range(12)), precision="single")))[0]
             start = now()
             for _ in range(account["applications"]):
                 schur.apply(x)
