@@ -718,6 +718,30 @@ def test_a_register_bounds_a_loop(nki):
     assert int(np.asarray(nki.simulate(nki.jit(kernel))(np.array([[9]], np.int32)))[0, 0]) == 9
 
 
+def test_a_register_ends_a_loop(nki):
+    nl, nisa = nki.language, nki.isa
+
+    def kernel(n):
+        out = nl.ndarray((1, 2), nl.int32, buffer=nl.shared_hbm)
+        left, count = nl.ndarray((1, 2), nl.int32, buffer=nl.sbuf), nl.zeros((1, 1), nl.int32)
+        nisa.dma_copy(dst=left[:, 0:1], src=n)
+        register = nisa.register_alloc()
+        nisa.register_load(register, left[:, 0:1])
+
+        def body(_):
+            nisa.tensor_scalar(dst=left[:, 0:1], data=left[:, 0:1], op0=nl.subtract, operand0=2.0)
+            nisa.tensor_scalar(dst=count, data=count, op0=nl.add, operand0=1.0)
+            nisa.register_load(register, left[:, 0:1])
+            return register
+
+        nl.while_loop(register, body)
+        nisa.tensor_copy(dst=left[:, 1:2], src=count)
+        nisa.dma_copy(dst=out, src=left)
+        return out
+
+    assert np.asarray(nki.simulate(nki.jit(kernel))(np.array([[8]], np.int32))).tolist() == [[0, 4]]
+
+
 def test_registers_move_and_store(nki):
     nl, nisa = nki.language, nki.isa
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import threading
 from collections.abc import Mapping
 
 import attrs
@@ -13,6 +14,7 @@ from .program import _CURRENT, Trace
 from .report import Report
 from .tensors import NkiTensor
 
+_RUNNING = threading.Lock()  # a program owns its memory while it runs
 COMPILED = []
 """Hooks called as ``hook(kernel, arrays, constants, target, lnc, folder)`` when a jitted kernel is called on NumPy arrays with
 ``NKI_ARTIFACTS_DIR`` set: a stand-in compiler writes ``kernel.neff`` there."""
@@ -137,7 +139,15 @@ class Program:
         return tuple(t.report(ran) for t in self.traces)
 
     def execute(self, arrays: Mapping) -> Result:
-        """Run on NumPy arrays by name; the arrays given are left alone."""
+        """Run on NumPy arrays by name; the arrays given are left alone. One program runs at a time in a process."""
+        with _RUNNING:
+            try:
+                return self._execute(arrays)
+            finally:
+                for t in self.traces:
+                    _forget(t)
+
+    def _execute(self, arrays):
         memory = {}
         for name, shape, dtype in self.inputs:
             given = np.asarray(arrays[name])
@@ -170,8 +180,6 @@ class Program:
                     t.execute(piece, env)
         outputs = tuple(t._storage.array.reshape(t.shape).copy() for t in first.outputs)
         reports = self.reports(True)
-        for t in self.traces:
-            _forget(t)
         return Result(outputs, reports[0], reports)
 
 

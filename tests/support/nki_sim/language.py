@@ -245,6 +245,11 @@ def fori_loop(lower, upper, body_fun, step=1):
     trace.loop(lower, upper, step, index, body_fun)
 
 
+def while_loop(init, body_fun):
+    require(isinstance(init, VirtualRegister), "nl.while_loop", "init", type(init).__name__, "VirtualRegister")
+    current().while_loop(init, body_fun)
+
+
 def program_id(axis=0):
     require(axis == 0, "nl.program_id", "axis", axis, 0)
     return current().program_id

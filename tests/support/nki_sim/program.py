@@ -9,6 +9,7 @@ import numpy as np
 from . import chips, dtypes
 from .errors import NkiValidationError, refuse, require
 from .report import Tally, make_report
+from .scalars import VirtualRegister
 from .tensors import NkiTensor, Storage
 
 _CURRENT: ContextVar = ContextVar("nki_sim_trace", default=None)
@@ -76,6 +77,17 @@ class Loop:
     def trips(self):
         if isinstance(self.lower, int) and isinstance(self.upper, int):
             return max(0, -(-(self.upper - self.lower) // self.step))
+        return None
+
+
+@attrs.define(eq=False)
+class While(Loop):
+    """A loop that goes on while a register is not zero."""
+
+    condition: object = None
+    """Register that the body gives for the next turn."""
+
+    def trips(self):
         return None
 
 
@@ -156,6 +168,25 @@ class Trace:
                 "value returned by the body",
                 "something",
                 "None: carry state in SBUF or HBM",
+            )
+        finally:
+            self.loops.pop()
+            self.blocks.pop()
+            loop.end = self.position
+
+    def while_loop(self, init, body_fun):
+        loop = While(init, None, 1, object(), [], [], start=self.position)
+        self.blocks[-1].append(loop)
+        self.blocks.append(loop.body)
+        self.loops.append(loop)
+        try:
+            loop.condition = body_fun(init)
+            require(
+                isinstance(loop.condition, VirtualRegister),
+                "nl.while_loop",
+                "value returned by the body",
+                type(loop.condition).__name__,
+                "the VirtualRegister of the next condition",
             )
         finally:
             self.loops.pop()
@@ -286,14 +317,24 @@ class Trace:
             else:
                 self._turn(node, env)
 
+    def _enter(self, loop):
+        loop.turns += 1
+        if loop.turns > 1:
+            for one in loop.locals:
+                one.poison()
+
     def _turn(self, loop, env):
+        if isinstance(loop, While):
+            register = loop.lower
+            while register.evaluate(env):
+                self._enter(loop)
+                self.execute(loop.body, env)
+                register = loop.condition
+            return
         lower, upper = (b if isinstance(b, int) else b.evaluate(env) for b in (loop.lower, loop.upper))
         for value in range(lower, upper, loop.step):
             env.registers[loop.index] = value
-            loop.turns += 1
-            for one in loop.locals:
-                if loop.turns > 1:
-                    one.poison()
+            self._enter(loop)
             self.execute(loop.body, env)
 
     def report(self, ran):
