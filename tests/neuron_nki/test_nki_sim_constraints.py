@@ -537,6 +537,11 @@ LANGUAGE = {
     ),
     "unsigned scalar": (lambda x: nisa.scalar_load(sb(1, 1, dtype=nl.uint32)), "dtype"),
     "two elements": (lambda x: nisa.scalar_load(sb(1, 2, dtype=nl.int32)), "one element"),
+    "while without a register": (lambda x: nl.while_loop(3, lambda c: c), "VirtualRegister"),
+    "while without a next condition": (
+        lambda x: nl.while_loop(nisa.register_alloc(1), lambda c: None),
+        "next condition",
+    ),
     "step": (lambda x: nl.fori_loop(0, 4, lambda i: None, step=0), "step"),
     "value of a body": (lambda x: nl.fori_loop(0, 4, lambda i: 5), "carry state"),
     "float bound": (lambda x: nl.fori_loop(0, 4.0, lambda i: None), "upper"),
@@ -550,6 +555,45 @@ LANGUAGE = {
 @pytest.mark.parametrize("name", LANGUAGE)
 def test_language(name):
     refused(*LANGUAGE[name])
+
+
+def leaking(make, use):
+    """A loop body puts something aside; it is used after the loop."""
+
+    def body(x):
+        aside = []
+        nl.fori_loop(0, 2, lambda i: aside.append(make(x, i)))
+        use(x, aside[0])
+
+    return body
+
+
+SCOPES = {
+    "the index": (lambda x, i: i, lambda x, i: nisa.dma_copy(sb(1, 64), x.ap([[64, 1], [1, 64]], scalar_offset=i)), "scope of an NkiScalar"),
+    "a sum with the index": (
+        lambda x, i: i + 1, lambda x, i: nisa.dma_copy(sb(1, 64), x.ap([[64, 1], [1, 64]], scalar_offset=2 * i)), "scope of an NkiScalar"
+    ),
+    "a bound": (lambda x, i: i, lambda x, i: nl.fori_loop(0, i, lambda j: None), "scope of an NkiScalar"),
+    "a stored scalar": (lambda x, i: i, lambda x, i: nisa.scalar_store(sb(1, 1, dtype=nl.int32), i), "scope of an NkiScalar"),
+    "a tensor": (lambda x, i: sb(4, 4), lambda x, t: nisa.memset(t, 0.0), "a tensor of a loop body"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_values_of_a_loop_body_end_with_it(name):
+    make, use, said = SCOPES[name]
+    refused(leaking(make, use), said)
+
+
+def test_an_inner_loop_sees_the_outer_one():
+    def body(x):
+        def outer(i):
+            t = sb(1, 64)
+            nl.fori_loop(0, i, lambda j: nisa.dma_copy(t, x.ap([[64, 1], [1, 64]], scalar_offset=i + j)) and None)
+
+        nl.fori_loop(0, 3, outer)
+
+    admitted(body, run=True)
 
 
 def returning(make):

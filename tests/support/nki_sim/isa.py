@@ -1068,7 +1068,7 @@ def activation(
     }, _engine.scalar)  # fmt: skip
     _column(where, "scale", scale, data.shape[0])
     if bias is not None:
-        tile = _column(where, "bias", bias, data.shape[0], ("float32", "float16", "bfloat16"))
+        tile = _column(where, "bias", bias, data.shape[0], _BIAS)
         require(tile or gen >= 3, where, "bias", f"a number on gen{gen}", "a [P, 1] tile on gen2")
     _enum(where, "reduce_cmd", reduce_cmd, _reduce_cmd)
     if with_sum:
@@ -1357,7 +1357,7 @@ def scalar_load(src):
         env.registers[key] = int(src._array(env).reshape(()))
 
     _sequencer("scalar_load", run, reads=[src])
-    return NkiScalar(lambda env: env.registers[key], src.dtype)
+    return NkiScalar(lambda env: env.registers[key], src.dtype, current().loops)
 
 
 def scalar_store(dst, src):
@@ -1369,6 +1369,7 @@ def scalar_store(dst, src):
         getattr(src, "dtype", type(src).__name__),
         f"NkiScalar of {dst.dtype}",
     )
+    src.check_scope("scalar_store", current().loops)
     _sequencer("scalar_store", lambda env: dst._array(env).fill(src.evaluate(env)), writes=[dst])
 
 
@@ -1392,3 +1393,4 @@ def core_barrier(data, cores, engine=engine.gpsimd, name=None):
 
 
 _DGE, _OOB = dge_mode, oob_mode
+_BIAS = tuple(n for n in dtypes.STORAGE if n not in ("tfloat32", "int64"))

@@ -9,7 +9,7 @@ import numpy as np
 from . import chips, dtypes
 from .errors import NkiValidationError, refuse, require
 from .report import Tally, make_report
-from .scalars import VirtualRegister
+from .scalars import NkiScalar, VirtualRegister
 from .tensors import NkiTensor, Storage
 
 _CURRENT: ContextVar = ContextVar("nki_sim_trace", default=None)
@@ -146,10 +146,19 @@ class Trace:
             )
             t._storage.written = True
         for t in (*instruction.writes, *instruction.reads):
+            if not set(t._storage.loops) <= set(loops):
+                refuse(
+                    instruction.op,
+                    f"scope of {t.name!r}",
+                    "a tensor of a loop body used outside of it",
+                    "tensors made in the loops around",
+                )
             self.references.append((t._storage, instruction.position, loops))
             for scalar, _ in t._dynamic:
                 if isinstance(scalar, NkiTensor):
                     self.references.append((scalar._storage, instruction.position, loops))
+                elif isinstance(scalar, NkiScalar):
+                    scalar.check_scope(instruction.op, loops)
         return instruction
 
     def count_register_work(self):
@@ -157,7 +166,12 @@ class Trace:
         self.emit(NkiInstruction("register", "sync", lambda env: None, (), (), 0))
 
     def loop(self, lower, upper, step, index, body_fun):
+        for bound in (lower, upper):
+            if isinstance(bound, NkiScalar):
+                bound.check_scope("nl.fori_loop bound", self.loops)
         loop = Loop(lower, upper, step, index, [], [], start=self.position)
+        if isinstance(index, NkiScalar):
+            index.loops = frozenset((loop,))
         self.blocks[-1].append(loop)
         self.blocks.append(loop.body)
         self.loops.append(loop)

@@ -37,8 +37,8 @@ class DeviceValue:
 class NkiScalar(DeviceValue):
     """A traced integer: ``evaluate(env)`` gives its value while the program runs."""
 
-    def __init__(self, evaluate, dtype="int32"):
-        self.evaluate, self.dtype = evaluate, dtype
+    def __init__(self, evaluate, dtype="int32", loops=()):
+        self.evaluate, self.dtype, self.loops = evaluate, dtype, frozenset(loops)
 
     def _with(self, other, combine):
         if isinstance(other, NkiScalar):
@@ -53,7 +53,18 @@ class NkiScalar(DeviceValue):
 
         current().count_register_work()
         left, dtype = self.evaluate, self.dtype
-        return NkiScalar(lambda env: wrap(combine(left(env), right(env)), dtype), dtype)
+        loops = self.loops | getattr(other, "loops", frozenset())
+        return NkiScalar(lambda env: wrap(combine(left(env), right(env)), dtype), dtype, loops)
+
+    def check_scope(self, where, inside):
+        """A value of a loop body does not exist after the loop."""
+        if not self.loops <= set(inside):
+            refuse(
+                where,
+                "scope of an NkiScalar",
+                "a value of a fori_loop body used outside of it",
+                "values made in the loops around",
+            )
 
     def __add__(self, other):
         return self._with(other, lambda a, b: a + b)
