@@ -213,6 +213,8 @@ class BackendInfo:
     """Constructor options by name; a wrong name is refused before the backend is imported."""
     preset: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
     """Options fixed by an alias; the user's options go on top."""
+    resources: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    """What a task on a cluster's scheduler holds for it, custom resources by name; none for the CPU alone."""
     wraps: bool = False
     """True for an executor that wraps another backend: never chosen automatically."""
     accepts: Callable[[Request], str | None] | None = attrs.field(default=None, eq=False)

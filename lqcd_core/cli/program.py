@@ -26,8 +26,10 @@ COMMANDS = {
     "generate": "quenched configurations by heatbath and overrelaxation",
     "propagator": "solve for a quark propagator",
     "spectrum": "correlators and effective masses of propagators",
+    "campaign": "many configurations, sources and masses as tasks on a cluster",
     "selftest": "known numbers and laws on every backend of this machine",
     "cache": "what backends keep on disk between runs: list it, clear it",
+    "bench": "speed of every backend beside the machine's measured limits; ratios to other programs",
     "bench-job": "'lqcd bench' on a rented instance that ends itself: submit, list, tail, fetch, cancel",
     "monitor": "utilisation, memory, errors and latencies of cores, from a vendor's stream",
 }
@@ -136,7 +138,7 @@ _IN_OUR_WORDS = {
 """What the library's remedies are called on the command line."""
 
 
-_OPTIONAL = ("rich", "h5py", "matplotlib", "psutil", "tomli", "boto3")
+_OPTIONAL = ("rich", "h5py", "matplotlib", "psutil", "tomli", "boto3", "ray")
 """Packages that a part of the command needs and an installation may lack."""
 
 

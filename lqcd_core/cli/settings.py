@@ -152,14 +152,14 @@ def read_settings_file(ctx: click.Context, parameter, path: str | None) -> None:
     for name in COMMANDS:
         if isinstance(document.get(name), dict) and name != ctx.command.name:
             other = ctx.find_root().command.get_command(ctx, name)
-            _settle(document[name], other.params, f"[{name}] of {path!r}")
-    values = _settle(own, ctx.command.params, repr(path)) | _settle(
+            settle(document[name], other.params, f"[{name}] of {path!r}")
+    values = settle(own, ctx.command.params, repr(path)) | settle(
         table, ctx.command.params, f"[{ctx.command.name}] of {path!r}"
     )
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
-def _settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
+def settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
     """Values by parameter name, checked against the parameters of a command."""
     known = {}
     for p in parameters:
@@ -187,7 +187,7 @@ def _settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
         elif (getattr(p, "multiple", False) or p.nargs == -1) and not _is_list_of_values(value, p):
             value = [value]
         several = value if getattr(p, "multiple", False) or p.nargs == -1 else [value]
-        for v in several:
+        for v in () if getattr(p, "is_flag", False) else several:  # a flag was looked at above, whatever click calls its type
             wanted = _what_it_takes(p.type, v)
             if wanted:
                 raise ParameterError(f"{where}: {key} takes {wanted}, got {v!r}.")
@@ -235,5 +235,5 @@ def _plain(value):
 
 __all__ = [
     "LATTICE", "MOMENTUM", "SITE", "Assignment", "Boundary", "Numbers", "backend_choice", "read_settings_file",
-    "stored_settings",
+    "settle", "stored_settings",
 ]  # fmt: skip

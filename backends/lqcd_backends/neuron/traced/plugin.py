@@ -40,6 +40,7 @@ INFO = BackendInfo(
     load="lqcd_backends.neuron.traced.backend:TracedBackend",
     precisions={"single", "half", "bf16"},
     device="neuron",
+    resources={"neuron_cores": 1},
     features={"even_odd", "site_diagonal", "fused_dirac", "exact_slices"},
     # Below every CPU backend: nobody has run it on the hardware yet, so nobody should get it without asking.
     rank=-10,
