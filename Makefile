@@ -17,7 +17,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.test: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,bench]"
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[test,bench,cluster,test-aws]"
 	touch $@
 
 # From nothing to a pion: three quenched configurations at beta = 6.0, twelve columns on each, correlators and a picture.

@@ -149,8 +149,8 @@ def make_plan(document: Mapping[str, Any], folder: Path, where: str = "the plan"
 def propagator_words(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
     """Options of ``lqcd propagator`` in a TOML table as words of its command line.
 
-    >>> propagator_words({"csw": 1.0, "even-odd": False, "source-position": [1, 0, 0, 0]}, "here")
-    ('--csw', '1.0', '--no-even-odd', '--source-position', '1,0,0,0')
+    >>> propagator_words({"csw": 1.0, "source-position": [1, 0, 0, 0], "even-odd": False}, "here")
+    ('--csw', '1.0', '--source-position', '1,0,0,0', '--no-even-odd')
     """
     from ..cli.propagator import command
     from ..cli.settings import settle
