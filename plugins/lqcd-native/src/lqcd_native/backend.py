@@ -153,7 +153,7 @@ class NativeBackend:
         layout = target.layout
         groups = layout.groups(target.n_rhs)
         footprint = packed.bytes + 2 * groups * layout.group_bytes
-        schedule = tune.fixed(layout.vsites, self.threads, footprint, CACHE_BYTES)
+        schedule = tune.fixed(layout.per_slice, groups, footprint, CACHE_BYTES)
         settled = {k: v for k, v in (("block", self._block), ("tile", self._tile)) if v is not None}
         if self._stores != "auto":
             settled["stream"] = self._stores == "stream"
@@ -171,7 +171,7 @@ class NativeBackend:
                     packed, source.layout, _native.PLAIN, None, False, self.threads, s.block, s.tile, int(s.stream)
                 )(x)
 
-            options = tune.candidates(schedule, layout.vsites, self.threads, groups)
+            options = tune.candidates(schedule, layout.per_slice, groups)
             self._tuned[key] = tune.choose(key, options, run)
         return self._tuned[key]
 
@@ -244,10 +244,21 @@ class NativeBackend:
             "compiler": _native.compiler,
         }
 
+    def measure_limits(self, threads: int) -> dict[Any, float]:
+        """GFLOP/s of multiply-adds by arithmetic, and GB/s of y += a x by the bytes of its working set."""
+        found = _native.measure_machine(self.isa, threads)
+        return {
+            "single": found["multiply-add single GFLOP/s"],
+            "double": found["multiply-add double GFLOP/s"],
+            (256 << 10) * threads: found["256 KiB a thread, y += a x GB/s"],
+            float("inf"): found["memory, y += a x GB/s"],
+        }
+
     def plan(self, request: Request) -> str:
-        """Instruction set, lanes and threads for a request, for ``explain``."""
+        """Instruction set, lanes, threads and the cost model's account of a hop, for ``explain``."""
         layout = self._layout(request.geometry, request.precision, FULL)
-        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        cost = tune.cost(layout, request.n_rhs, 12 if self._two_rows else 18, 2)
+        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}"
 
 
 class SlabHop:
