@@ -26,7 +26,7 @@ def _geometry(layout: VectorLayout) -> dict:
     if layout.formulation == "vector":
         return {"sites": layout.sites, "block": layout.block, "n_rhs": layout.n_rhs}
     return {
-        "inner": layout.inner, "nodes": layout.nodes, "slots": layout.slots, "parity": -1 if layout.parity is FULL else layout.parity,
+        "inner": layout.inner, "rows": layout.rows, "nodes": layout.nodes, "slots": layout.slots, "parity": -1 if layout.parity is FULL else layout.parity,
         "generation": layout.generation,
     }  # fmt: skip
 

@@ -141,6 +141,32 @@ class VectorLayout:
         return (v, 1) if self.generation >= 3 else (min(v, 2), max(1, v // 2))
 
     @cached_property
+    def rows(self) -> int:
+        """Kernel B: rows of x in one chunk, a divisor of Y' (even on one parity), about 32 sites; 0 if none fits SBUF twice."""
+        y, x = self.inner[2:]
+        w, wl = (array_type(d).itemsize for d in (self.dtype, self.link_dtype))
+        even = 1 if self.parity is FULL else 2
+        best = 0
+        for rows in divisors(y):
+            need = 2 * ((7 * rows + 2) * x * self.n_rhs * w + rows * x * 9 * 24 * self.slots[1] * wl) + 4096
+            small = rows * x <= 32 or best == 0
+            if rows % even == 0 and small and need < 0.95 * SBUF_BYTES[self.generation]:
+                best = rows
+        return best
+
+    def why_not(self) -> str | None:
+        """None if the kernels of this layout fit the core, else the sentence that says what to change."""
+        size = max(self.nbytes, math.prod(self.links_shape) * array_type(self.link_dtype).itemsize)
+        if size >= 1 << 32:
+            return f"a tensor of {size} B is beyond the 32-bit addresses of a kernel (4294967296 B); use fewer right-hand sides or more shards"
+        if self.formulation == "tensor" and not self.rows:
+            return (
+                f"{self.n_rhs} right-hand sides of {self.dtype} on rows of {self.inner[3]} sites do not fit "
+                f"{SBUF_BYTES[self.generation]} B of a partition twice; use fewer at a time or 16-bit storage"
+            )
+        return None
+
+    @cached_property
     def block(self) -> tuple[int, int, int, int]:
         """Kernel A: (nt, nz, ny, rows): nt nz ny <= 128 partitions with ``rows`` rows of x each, all dividing the extents."""
         t, z, y, x = self.sites

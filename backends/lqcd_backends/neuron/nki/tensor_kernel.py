@@ -1,0 +1,335 @@
+r"""Kernel B: the Wilson operator on the Tensor engine, for many right-hand sides. Needs ``nki`` and nothing of this project.
+
+.. math:: {\rm out} = s\chi - \sum_d S_d^T\psi(x\pm\hat\mu) + (B + i\mu\gamma_5)\chi,\qquad S_d^T = \tfrac12 c\,(1\mp\gamma_\mu)\otimes U_d
+
+with S a real 24x24 block that holds projector, link and phase. Layouts: see layout.py, ``tensor``. Up to four virtual nodes lie
+side by side on the partitions, at stride 32 with one array tile each (gen3 and later), or two by two at stride 24 inside a 64x64
+tile whose blocks carry their zeros (gen2). All right-hand sides are the columns of one matmul; eight of them accumulate in PSUM.
+
+A neighbour in another node lies at the other end of the same inner axis: the block leaves the diagonal (gen3: another row of
+array tiles; gen2: another row of the tile or its other half), and nothing is moved across partitions. Which sites do so is known
+when the kernel is traced: first, last and inner slices of t, z, y have code of their own; the inner ones are hardware loops.
+
+Rows 24..31 of a tile (48..63) take part in the product: they are set to zero once, and no load touches them.
+
+M^dagger = gamma5 M gamma5 uses the same blocks: their rows get the sign of gamma5 in SBUF, their columns when PSUM is evacuated.
+
+Per site: 8 matmuls in each of the node's tiles, max(n_rhs, 64) cycles each and four (gen2: two halves of two nodes) at a time;
+16-bit blocks 9216 bytes (gen2: 18432), spinors (6 + 2/rows) x 48 bytes per right-hand side.
+"""
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+
+SHIFTS = ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, -1), (3, 1), (3, -1))
+BANK = 512
+"""float32 per partition in a PSUM bank."""
+
+
+class Slice:
+    """One slice of an inner axis: its index (integer or loop variable), and what is known of it while tracing."""
+
+    def __init__(self, index, extent, odd, edge=None):
+        self.index, self.odd = index, odd
+        self.first, self.last = edge == 0 if edge is not None else False, edge == extent - 1 if edge is not None else False
+        self.before = extent - 1 if self.first else index - 1
+        self.after = 0 if self.last else index + 1
+
+
+def sweep(extent, low, high, body, pairs):
+    """body(Slice) for slices low .. high - 1: edges by themselves, the others in a hardware loop, two at a time if ``pairs``."""
+    i = low
+    if i == 0:
+        body(Slice(0, extent, False, 0))
+        i = 1
+    stop = min(high, extent - 1)
+    step = 2 if pairs else 1
+    turns = (stop - i) // step
+    if turns > 1:
+        begin = i
+
+        def inside(k):
+            for m in range(step):
+                body(Slice(k * step + (begin + m), extent, (begin + m) % 2 == 1))
+
+        nl.fori_loop(0, turns, inside)
+        i += turns * step
+    while i < stop:
+        body(Slice(i, extent, i % 2 == 1, i))
+        i += 1
+    if i < high:
+        body(Slice(i, extent, i % 2 == 1, i))
+
+
+def at(tensor, pattern, terms):
+    """An access at a sum of index times stride, indices being integers or loop variables."""
+    offset, moving = 0, None
+    for index, stride in terms:
+        if isinstance(index, int):
+            offset += index * stride
+        else:
+            part = index * stride
+            moving = part if moving is None else moving + part
+    if moving is None:
+        return tensor.ap(pattern, offset)
+    return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)
+
+
+def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, form, dagger, per_site):
+    t, z, y, x = inner
+    n, sub = slots
+    stride, rows_k, columns = 128 // (4 if generation >= 3 else 2), 24 * sub, 24 * sub
+    size = 32 if generation >= 3 else 64
+    b = psi.shape[-1]
+    hops = form != "diag"
+    halves = parity >= 0
+    chunks, sites, row = y // rows, rows * x, x * b
+    f32 = nl.float32
+    full = [z * y * row, y * row, row]
+    volume = t * z * y * x
+
+    tables = nl.ndarray((128, 8), f32, nl.sbuf)
+    nisa.dma_copy(tables, scalars)
+    scalar, sign, negative = tables[:, 0:1], tables[:, 3:4], tables[:, 4:5]
+
+    def cleared(width, dtype):
+        tile = nl.ndarray((128, width), dtype, nl.sbuf)
+        nisa.memset(tile, 0.0)
+        return tile
+
+    def buffers(width, dtype, count=2):
+        return [cleared(width, dtype) for _ in range(count)]
+
+    ctr = buffers((rows + 2) * row, psi.dtype) if hops else None
+    nbr = [buffers(rows * row, psi.dtype, 4) for _ in range(2)] if hops else None
+    own = buffers(rows * row, chi.dtype) if chi is not None else None
+    blocks = buffers(sites * 8 * columns, links.dtype) if hops else None
+    extra = buffers((sites if per_site else 1) * columns, diagonal.dtype) if diagonal is not None else None
+    result = buffers(rows * row, out.dtype)
+    per_bank = max(1, min(sites, BANK // b))
+    scaled = buffers(per_bank * b, f32) if dagger and form != "hop" else None
+    products = hops or diagonal is not None
+    banks = []
+    if products:
+        banks = [nl.ndarray((128, BANK), f32, nl.psum) for _ in range(8)]
+        for bank in banks:
+            nisa.memset(bank, 0.0)
+    turn = {"buffer": 0, "bank": 0}
+
+    def per_slot(copy):
+        for j in range(n):
+            copy(slice(stride * j, stride * j + rows_k), rows_k * j)
+
+    def load_rows(tile, offset, tensor, count, ti, zi, yi):
+        """``count`` rows of x from (t', z', y') into a tile, for every slot."""
+        length = count * row
+        pattern = [[volume * b, rows_k], [1, length]]
+
+        def copy(partitions, first):
+            terms = ((first, volume * b), (ti, full[0]), (zi, full[1]), (yi, full[2]))
+            nisa.dma_copy(tile[partitions, offset : offset + length], at(tensor, pattern, terms))
+
+        per_slot(copy)
+
+    def load_blocks(tile, tensor, width, st, sz, sy):
+        def copy(partitions, first):
+            total = tensor.shape[1] * width
+            terms = ((first, total), (st.index, z * y * x * width), (sz.index, y * x * width), (sy.index, sites * width))
+            nisa.dma_copy(tile[partitions, :], at(tensor, [[total, rows_k], [1, sites * width]], terms))
+
+        per_slot(copy)
+
+    def source(slot, mu):
+        """The slot that holds the other half of axis mu."""
+        step = 1
+        for v in nodes[mu + 1 :]:
+            step *= v
+        return ((slot * sub) ^ step) // sub
+
+    if diagonal is not None and not per_site:
+        per_slot(lambda partitions, first: nisa.dma_copy(extra[0][partitions, :], diagonal[first : first + rows_k, 0, :]))
+        if dagger:
+            nisa.tensor_scalar(extra[0], extra[0], nl.multiply, sign)
+
+    def chunk(st, sz, sy):
+        k = turn["buffer"]
+        turn["buffer"] = 1 - k
+        ti, zi, first_row = st.index, sz.index, sy.index * rows
+        if hops:
+            load_blocks(blocks[k], links, 8 * columns, st, sz, sy)
+            load_rows(ctr[k], row, psi, rows, ti, zi, first_row)
+            load_rows(ctr[k], 0, psi, 1, ti, zi, y - 1 if sy.first else first_row - 1)
+            load_rows(ctr[k], (rows + 1) * row, psi, 1, ti, zi, 0 if sy.last else first_row + rows)
+            for d, (tn, zn) in enumerate(((st.after, zi), (st.before, zi), (ti, sz.after), (ti, sz.before))):
+                load_rows(nbr[k][d], 0, psi, rows, tn, zn, first_row)
+            if dagger:
+                nisa.tensor_scalar(blocks[k], blocks[k], nl.multiply, sign)
+        diag = None
+        if diagonal is not None:
+            diag = extra[k] if per_site else extra[0]
+            if per_site:
+                load_blocks(diag, diagonal, columns, st, sz, sy)
+                if dagger:
+                    nisa.tensor_scalar(diag, diag, nl.multiply, sign)
+        here, base = (ctr[k], row) if hops else (None, 0)
+        if chi is not None:
+            here, base = own[k], 0
+            load_rows(here, 0, chi, rows, ti, zi, first_row)
+
+        def neighbour(d, r, i):
+            """(tile, its site, does the step leave the node) of direction d at row r, site i of the chunk."""
+            mu, side = SHIFTS[d]
+            if mu == 0:
+                return nbr[k][d], r * x + i, st.last if side > 0 else st.first
+            if mu == 1:
+                return nbr[k][d], r * x + i, sz.last if side > 0 else sz.first
+            if mu == 2:
+                leaves = (sy.last and r == rows - 1) if side > 0 else (sy.first and r == 0)
+                return ctr[k], (r + 1 + side) * x + i, leaves
+            if not halves:
+                return ctr[k], (r + 1) * x + (i + side) % x, False
+            # One parity: rows that start at even x keep k forward and step back backward; the others step forward.
+            odd_row = ((rows % 2 == 1 and sy.odd) + r + st.odd + sz.odd + parity) % 2 == 1
+            step = side if odd_row == (side > 0) else 0
+            return ctr[k], (r + 1) * x + (i + step) % x, False
+
+        for begin in range(0, sites, per_bank):
+            count = min(per_bank, sites - begin)
+            width = count * b
+            done = result[k][:, begin * b : begin * b + width]
+            mine = here[:, base + begin * b : base + begin * b + width] if here is not None else None
+            if not products:
+                nisa.tensor_scalar(done, mine, nl.multiply, scalar)
+                continue
+            bank = banks[turn["bank"]]
+            turn["bank"] = (turn["bank"] + 1) % 8
+            for f in range(begin, begin + count):
+                r, i = f // x, f % x
+                to = slice((f - begin) * b, (f - begin + 1) * b)
+                for j in range(n):
+                    fresh = True
+                    for d in range(8 if hops else 0):
+                        tile, site, leaves = neighbour(d, r, i)
+                        mu = SHIFTS[d][0]
+                        slot = source(j, mu) if leaves and nodes[mu] > 1 else j
+                        k_rows = slice(stride * slot, stride * slot + size)
+                        nisa.nc_matmul(
+                            bank[stride * j : stride * j + columns, to],
+                            blocks[k][k_rows, (f * 8 + d) * columns : (f * 8 + d + 1) * columns],
+                            tile[k_rows, site * b : (site + 1) * b],
+                            accumulate=not fresh, tile_position=(size * slot, size * j), tile_size=(size, size),
+                        )  # fmt: skip
+                        fresh = False
+                    if diag is not None:
+                        g = f if per_site else 0
+                        k_rows = slice(stride * j, stride * j + size)
+                        nisa.nc_matmul(
+                            bank[stride * j : stride * j + columns, to], diag[k_rows, g * columns : (g + 1) * columns],
+                            here[k_rows, base + f * b : base + (f + 1) * b],
+                            accumulate=not fresh, tile_position=(size * j, size * j), tile_size=(size, size),
+                        )  # fmt: skip
+            acc = bank[:, 0:width]
+            even = turn["bank"] % 2 == 0
+            if form == "hop" and dagger:
+                nisa.activation(done, nl.copy, acc, None, sign) if even else nisa.tensor_scalar(done, acc, nl.multiply, sign)
+            elif form == "hop":
+                nisa.activation(done, nl.copy, acc) if even else nisa.tensor_copy(done, acc, nisa.engine.vector)
+            elif dagger:
+                part = scaled[turn["bank"] % 2][:, 0:width]
+                nisa.activation(part, nl.copy, mine, None, scalar)
+                nisa.scalar_tensor_tensor(done, acc, nl.multiply, negative, nl.add, part)
+            else:
+                nisa.scalar_tensor_tensor(done, mine, nl.multiply, scalar, nl.subtract, acc)
+
+        pattern = [[volume * b, rows_k], [1, rows * row]]
+
+        def store(partitions, first):
+            terms = ((first, volume * b), (ti, full[0]), (zi, full[1]), (first_row, full[2]))
+            nisa.dma_copy(at(out, pattern, terms), result[k][partitions, :])
+
+        per_slot(store)
+
+    # LNC 2: the cores share t where it can be halved (on slices of both parities), else z; else the second has nothing to do.
+    cores, core = nl.num_programs(0), nl.program_id(0)
+    ranges, unit = [(0, t), (0, z)], 4 if halves else 2
+    if cores == 2:
+        axis = 0 if t % unit == 0 else 1 if z % unit == 0 else None
+        if axis is None and core == 1:
+            return
+        if axis is not None:
+            extent = (t, z)[axis]
+            ranges[axis] = (core * extent // 2, (core + 1) * extent // 2)
+    sweep(
+        t, *ranges[0],
+        lambda st: sweep(z, *ranges[1], lambda sz: sweep(chunks, 0, chunks, lambda sy: chunk(st, sz, sy), True), halves), halves,
+    )  # fmt: skip
+
+
+@nki.jit
+def hop(psi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
+    """H psi, or H^dagger psi."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(psi, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "hop", dagger, False)
+    return out
+
+
+@nki.jit
+def dirac(psi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
+    """s psi - H psi on the full lattice."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(psi, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, False)
+    return out
+
+
+@nki.jit
+def dirac_blocks(psi, links, diagonal, scalars, inner, rows, nodes, slots, parity, generation, dagger):
+    """A psi - H psi on the full lattice; ``diagonal`` holds a block per site, or one for all (the twist)."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    per_site = diagonal.shape[1] > 1
+    _apply(psi, None, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, per_site)
+    return out
+
+
+@nki.jit
+def close(psi, chi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
+    """s chi - H psi, chi on the target's parity and psi on the other."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(psi, chi, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, False)
+    return out
+
+
+@nki.jit
+def close_blocks(psi, chi, links, diagonal, scalars, inner, rows, nodes, slots, parity, generation, dagger):
+    """A chi - H psi with blocks."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    per_site = diagonal.shape[1] > 1
+    _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, per_site)
+    return out
+
+
+@nki.jit
+def site_term(chi, scalars, inner, rows, nodes, slots, parity, generation):
+    """s chi."""
+    out = nl.ndarray(chi.shape, chi.dtype, nl.shared_hbm)
+    _apply(chi, chi, None, None, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, False)
+    return out
+
+
+@nki.jit
+def site_term_blocks(chi, diagonal, scalars, inner, rows, nodes, slots, parity, generation):
+    """A chi with blocks."""
+    out = nl.ndarray(chi.shape, chi.dtype, nl.shared_hbm)
+    per_site = diagonal.shape[1] > 1
+    _apply(chi, chi, None, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, per_site)
+    return out
+
+
+@nki.jit
+def normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
+    """M^dagger M psi in one launch, A = s: the vector between stays in device memory."""
+    middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(psi, None, links, None, scalars, middle, inner, rows, nodes, slots, parity, generation, "dirac", False, False)
+    _apply(middle, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", True, False)
+    return out
