@@ -29,7 +29,9 @@ def links_of(geometry):
     """Random SU(3) links."""
     rng = np.random.default_rng(1)
     a = rng.normal(size=(*geometry.shape, 4, 3, 3)) + 1j * rng.normal(size=(*geometry.shape, 4, 3, 3))
-    return Links(geometry, np.linalg.qr(a)[0], digest=f"bench{geometry.shape}")
+    q = np.linalg.qr(a)[0]
+    u = q / np.linalg.det(q)[..., None, None] ** (1 / 3)
+    return Links(geometry, u, digest=f"bench{geometry.shape}")
 
 
 def spinors(space, n):

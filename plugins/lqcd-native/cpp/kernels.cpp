@@ -5,7 +5,7 @@
 // In the chiral basis gamma_mu = [[0, B], [B^dagger, 0]], so with S = -1 forward and +1 backward the half spinor
 //   h = psi_u + S B psi_l   (2 spins),   chi = V h  (V: the folded link, or its adjoint, halved)
 // adds chi to the upper and S B^dagger chi to the lower spins. Flops per site: 8 x 12 project, 8 x 132 multiply, 8 x 24 - 24
-// add up: 1320. Bytes per site in single: 8 x 72 links, 96 written, 96 to 768 read.
+// add up: 1320. Bytes per site in single: 8 x 72 links (8 x 48 of two rows), 96 written, 96 to 768 read; half of it in 16 bits.
 //
 // Order of work: one direction and one spin at a time, so that 6 numbers of h, 6 of chi and 2 of the link stay in 16 registers;
 // the 24 sums of a site live in L1. A direction costs 72 multiply-adds on 84 loads and 24 stores, so in cache the two load
@@ -251,10 +251,29 @@ INLINE void turn(const void* phases, int d, V* __restrict__ c) {
 
 // -- one direction -----------------------------------------------------------------------------------------------------
 
+// What is asked for while a site is computed: the links of the next site (null: they are here) and the neighbours in t and z of
+// the next site or column (null: there is none), a direction at a time beside its arithmetic. A site's links are longer than
+// a page, where the processor's own prefetcher stops; neighbours in y and x were touched a moment ago.
+struct Ahead {
+  const char* links;
+  const char* psi;
+  const int32_t* nbr;
+};
+
 // D = 2 MU for the neighbour ahead, 2 MU + 1 for the one behind; SIGN of gamma_mu in its projector.
 template <class S, bool TWO_ROWS, int D, int SIGN>
-INLINE void direction(const HopArgs& a, int64_t site, const void* psi, const Shuffle* sh, VectorOf<S>* __restrict__ o) {
+INLINE void direction(const HopArgs& a, int64_t site, const void* psi, const Ahead& ahead, const Shuffle* sh,
+                      VectorOf<S>* __restrict__ o) {
   using V = VectorOf<S>;
+  constexpr int n = Lanes<typename S::R>::n;
+  if (ahead.links) {
+    constexpr int bytes = kLink<TWO_ROWS> * n * S::number;
+    for (int k = 0; k < bytes; k += 64) __builtin_prefetch(ahead.links + D * bytes + k);
+  }
+  if (D < 4 && ahead.psi) {
+    const char* p = ahead.psi + int64_t(ahead.nbr[D]) * (S::site * n);
+    for (int k = 0; k < S::site * n; k += 64) __builtin_prefetch(p + k);
+  }
   constexpr int mu = D / 2;
   V room[18], h[6], c[6];
   const V* u = matrix<S, TWO_ROWS>(a, site, D, room);
@@ -299,18 +318,18 @@ __attribute__((noinline)) void from_below(const VectorOf<S>* chi, VectorOf<S>* _
 
 // H psi at one vector site, into acc[spin][colour][re, im]. D = -1 for H, +1 for gamma5 H gamma5 (projectors swapped).
 template <class S, bool TWO_ROWS, int D>
-INLINE void hop_site(const HopArgs& a, int64_t s, const void* psi, const VectorOf<S>* below, const VectorOf<S>* above,
-                     const Shuffle* sh, VectorOf<S>* __restrict__ acc) {
+INLINE void hop_site(const HopArgs& a, int64_t s, const void* psi, const Ahead& ahead, const VectorOf<S>* below,
+                     const VectorOf<S>* above, const Shuffle* sh, VectorOf<S>* __restrict__ acc) {
   if (__builtin_expect(above != nullptr, 0)) from_above<S, TWO_ROWS, D>(a, s, above, acc);
-  else direction<S, TWO_ROWS, 0, D>(a, s, psi, sh, acc);
+  else direction<S, TWO_ROWS, 0, D>(a, s, psi, ahead, sh, acc);
   if (__builtin_expect(below != nullptr, 0)) from_below<S, -D>(below, acc);
-  else direction<S, TWO_ROWS, 1, -D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 2, D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 3, -D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 4, D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 5, -D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 6, D>(a, s, psi, sh, acc);
-  direction<S, TWO_ROWS, 7, -D>(a, s, psi, sh, acc);
+  else direction<S, TWO_ROWS, 1, -D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 2, D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 3, -D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 4, D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 5, -D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 6, D>(a, s, psi, ahead, sh, acc);
+  direction<S, TWO_ROWS, 7, -D>(a, s, psi, ahead, sh, acc);
   if constexpr (S::scaled) {
     const VectorOf<S> unit = broadcast<VectorOf<S>>(float(a.quantum));
     for (int k = 0; k < 24; ++k) acc[k] *= unit;
@@ -399,7 +418,7 @@ template <class S, bool TWO_ROWS, int D>
 void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
   using R = typename S::R;
   using V = VectorOf<S>;
-  constexpr int bytes = S::site * Lanes<R>::n;
+  constexpr int link_bytes = 8 * kLink<TWO_ROWS> * Lanes<R>::n * S::number;
   Shuffle shuffles[8];
   for (int d = 0; d < 8; ++d) shuffles[d] = make_shuffle<R>(a.lane_map + d * Lanes<R>::n);
   for (int first = 0; first < a.groups; first += a.block) {
@@ -407,17 +426,13 @@ void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       for (int g = first; g < last; ++g) {
         V acc[24];
-        // Only t+ comes from afar: what follows along t is the one neighbour that no earlier site has touched. Asking for the
-        // others, or for links, ahead of time made it slower.
-        const int next_group = g + 1 < last ? g + 1 : first;
-        const int64_t next = next_group == first ? s + 1 : s;
-        if (next < end) {
-          const char* ahead = static_cast<const char*>(a.in[next_group]) + bytes * int64_t(a.nbr[8 * next]);
-          for (int k = 0; k < bytes; k += 64) __builtin_prefetch(ahead + k);
-        }
+        const bool more = g + 1 < last, go_on = s + 1 < end;
+        const Ahead ahead = {
+            !more && go_on ? static_cast<const char*>(a.links) + (s + 1) * link_bytes : nullptr,
+            more || go_on ? static_cast<const char*>(a.in[more ? g + 1 : first]) : nullptr, a.nbr + 8 * (more ? s : s + 1)};
         const V* below = a.below && s < a.per_slice ? static_cast<const V*>(a.below[g]) + 12 * s : nullptr;
         const V* above = a.above && s >= a.last_slice ? static_cast<const V*>(a.above[g]) + 12 * (s - a.last_slice) : nullptr;
-        hop_site<S, TWO_ROWS, D>(a, s, a.in[g], below, above, shuffles, acc);
+        hop_site<S, TWO_ROWS, D>(a, s, a.in[g], ahead, below, above, shuffles, acc);
         finish<S>(a, g, s, acc);
       }
     }

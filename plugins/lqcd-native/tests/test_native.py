@@ -299,7 +299,7 @@ def test_memory_stays_flat_over_many_operations():
 def test_a_schedule_is_measured_once_and_remembered(tmp_path, monkeypatch):
     from lqcd_native import tune
 
-    options = tune.candidates(tune.Schedule(2, 64, True), 512, 2, 12)
+    options = tune.candidates(tune.Schedule(2, 64, True), 512, 12)
     assert len(set(options)) == len(options) >= 6
     ran = []
     first = tune.choose("k", options, ran.append)

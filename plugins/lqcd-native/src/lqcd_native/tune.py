@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -35,32 +36,61 @@ class Schedule:
     block: int
     """Groups of right-hand sides that share a link while it is in cache, at least 1."""
     tile: int
-    """Vector sites that a thread takes at a time, at least 1."""
+    """Vector sites of a time slice that a thread takes through the slices in turn, at least 1."""
     stream: bool
     """Store around the cache."""
 
 
-def fixed(vsites: int, threads: int, footprint: int, cache: int) -> Schedule:
+def cost(layout: Any, n_rhs: int, reals: int, block: int) -> str:
+    r"""What a hop on the full lattice costs per site and right-hand side, a sentence.
+
+    .. math:: \text{bytes} = \frac{8\cdot\text{reals}\cdot b_l}{m} + 2 b_s + \frac{41}{w m},\qquad \text{full lanes} = \frac{n}{r\lceil n/r\rceil}
+
+    with b_l bytes a real of a link, b_s bytes a spinor, m right-hand sides that share a link (block times lanes of columns),
+    w sites and r columns a vector: each spinor read once and written around the cache. Lanes are over as many sub-lattices as
+    the extents allow, since lanes over columns stay empty for n < r and make neighbours as many vectors as there are sites.
+
+    Parameters
+    ----------
+    layout
+        Layout of the spinors.
+    n_rhs
+        Right-hand sides, at least 1.
+    reals
+        Reals kept of a link, 18 or 12.
+    block
+        Groups of columns that share a link, at least 1.
+    """
+    groups = layout.groups(n_rhs)
+    shared = min(n_rhs, block * layout.rhs_lanes)
+    link = 8 * reals * layout.link_bytes / 144 / layout.lanes
+    spinor = layout.site_bytes / layout.lanes
+    moved = link / shared + 2 * spinor + 41 / (layout.site_lanes * shared)
+    full = n_rhs / (groups * layout.rhs_lanes)
+    return f"1320 flops and {moved:.0f} bytes a site and column, {100 * full:.0f} % of the lanes full"
+
+
+def fixed(per_slice: int, groups: int, footprint: int, cache: int) -> Schedule:
     """The schedule without a measurement: good on a Zen 3 (PERFORMANCE.md).
 
     Parameters
     ----------
-    vsites
-        Vector sites of the target.
-    threads
-        Threads, at least 1.
+    per_slice
+        Vector sites of a time slice of the target.
+    groups
+        Groups of right-hand sides.
     footprint, cache
         Bytes of links and fields together, and of the last-level cache.
     """
-    return Schedule(block=2, tile=max(64, vsites // (4 * threads)), stream=footprint > cache // 4)
+    return Schedule(block=2, tile=256 if groups > 1 else max(64, per_slice), stream=footprint > cache // 4)
 
 
-def candidates(first: Schedule, vsites: int, threads: int, groups: int) -> list[Schedule]:
+def candidates(first: Schedule, per_slice: int, groups: int) -> list[Schedule]:
     """The fixed schedule and its neighbours."""
     found = [first]
     for stream in (first.stream, not first.stream):
-        for block in (1, 2, 4) if groups > 1 else (1,):
-            for tile in sorted({64, max(64, vsites // (4 * threads))}):
+        for block in (1, 2, 3, 4) if groups > 1 else (1,):
+            for tile in sorted({64, 256, max(64, per_slice)}):
                 schedule = Schedule(block, tile, stream)
                 if schedule not in found:
                     found.append(schedule)
