@@ -454,6 +454,257 @@ def test_dma(name):
     refused(body, said, target)
 
 
+def f16(*shape):
+    return sb(*shape, dtype=nl.float16)
+
+
+def i32(*shape):
+    return sb(*shape, dtype=nl.int32)
+
+
+def u8(*shape):
+    return sb(*shape, dtype=nl.uint8)
+
+
+MORE = {
+    "dma: an array": (lambda x: nisa.dma_copy(sb(128, 512), X), ("operand", "ndarray")),
+    "dma: oob_mode": (lambda x: nisa.dma_copy(sb(128, 64), x, oob_mode=1), "oob_mode.skip"),
+    "dma: engine": (lambda x: nisa.dma_copy(sb(128, 64), x, engine=6), "engine.sync"),
+    "dma: repeated destination": (lambda x: nisa.dma_copy(sb(128, 1).broadcast(1, 64), x), "stride of a destination"),
+    "dma: gather to scatter": (
+        lambda x: nisa.dma_copy(*[x.ap([[64, 4], [1, 64]], vector_offset=sb(4, 1, dtype=nl.uint32)) for _ in range(2)]), "one side"
+    ),
+    "dma_compute: indices": (lambda x: nisa.dma_compute(hbm(128, 64), [x, x], nl.add, unique_indices=False), "unique_indices"),
+    "dma_compute: totals": (lambda x: nisa.dma_compute(hbm(128, 63), [x, x], nl.add), "equal totals"),
+    "dma_compute: gather": (
+        lambda x: nisa.dma_compute(sb(4, 64), [x.ap([[64, 4], [1, 64]], vector_offset=sb(4, 1, dtype=nl.uint32))], nl.add), "indirect"
+    ),
+    "dma_transpose: cast": (lambda x: nisa.dma_transpose(f16(64, 128), x), "dtypes"),
+    "dma_transpose: axes": (lambda x: nisa.dma_transpose(sb(64, 128), x, axes=(0, 1)), "axes"),
+    "dma_transpose: shape": (lambda x: nisa.dma_transpose(sb(64, 120), x), "dst shape"),
+    "dma_transpose: priority": (lambda x: nisa.dma_transpose(sb(64, 128), x, priority=1), "priority"),
+    "dma_transpose: one byte": (lambda x: nisa.dma_transpose(u8(64, 32), u8(32, 64)), "two- or four-byte"),
+    "dma_transpose: hwdge shape": (
+        lambda x: nisa.dma_transpose(f16(64, 32), f16(32, 64), dge_mode=nisa.dge_mode.hwdge), "(16, <= 128)"
+    ),
+    "dma_transpose: gather": (
+        lambda x: nisa.dma_transpose(sb(64, 4), x.ap([[64, 4], [1, 64]], vector_offset=sb(4, 1, dtype=nl.uint32))), "indirect"
+    ),
+    "nc_matmul: is_transpose": (matmul(is_transpose=True), "is_transpose"),
+    "nc_matmul: accumulate": (matmul(accumulate=2), "accumulate"),
+    "nc_matmul: column": (matmul(tile_position=(0, 16), tile_size=(32, 32)), "tile_position column"),
+    "nc_matmul: M above the columns": (matmul(m=40, tile_position=(0, 0), tile_size=(32, 32)), "free size M"),
+    "nc_transpose: shape": (lambda x: nisa.nc_transpose(sb(8, 9), sb(8, 8)), "dst (partitions, elements)"),
+    "nc_transpose: width": (lambda x: nisa.nc_transpose(ps(8, 8), sb(8, 130)), "(130, 8)"),
+    "memset: rank": (lambda x: nisa.memset(sb(2, 1, 1, 1, 1, 2), 0.0), "rank"),
+    "tensor_copy: counts": (lambda x: nisa.tensor_copy(sb(8, 8), sb(8, 9)), "elements per partition"),
+    "predicated: counts": (lambda x: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 8), u8(8, 9)), "elements per partition"),
+    "predicated: source": (lambda x: nisa.tensor_copy_predicated(sb(8, 8), sb(8, 9), u8(8, 8)), "elements per partition"),
+    "predicated: PSUM": (lambda x: nisa.tensor_copy_predicated(sb(8, 8), ps(8, 8), ps(8, 8, dtype=nl.uint8)), "both in PSUM"),
+    "predicated: a list": (lambda x: nisa.tensor_copy_predicated(sb(8, 8), [1], u8(8, 8)), "operand"),
+    "tensor_tensor: bits of two types": (lambda x: nisa.tensor_tensor(i32(8, 8), i32(8, 8), u8(8, 8), nl.bitwise_or), "equal"),
+    "tensor_scalar: shapes": (lambda x: nisa.tensor_scalar(sb(8, 8), sb(8, 4), nl.add, 1.0), "shapes"),
+    "tensor_scalar: float bits": (lambda x: nisa.tensor_scalar(i32(8, 8), i32(8, 8), nl.bitwise_and, 1.5), "bit operator"),
+    "tensor_scalar: bits of floats": (lambda x: nisa.tensor_scalar(sb(8, 8), sb(8, 8), nl.bitwise_and, 1), "integers"),
+    "tensor_scalar: power": (lambda x: nisa.tensor_scalar(sb(8, 8), sb(8, 8), nl.power, 2.0), "tensor_tensor on GpSimd"),
+    "stt: shapes": (lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, sb(8, 4)), "shapes"),
+    "stt: partitions": (
+        lambda x: nisa.scalar_tensor_tensor(sb(32, 8), sb(64, 8)[32:64], nl.add, 1.0, nl.add, sb(32, 8)), "start partitions of two"
+    ),
+    "stt: op0": (lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.exp, 1.0, nl.add, sb(8, 8)), "op0"),
+    "stt: op1": (lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.exp, sb(8, 8)), "op1"),
+    "stt: column": (lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, sb(8, 2), nl.add, sb(8, 8)), "operand0"),
+    "stt: command": (
+        lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, sb(8, 8), reduce_cmd=3), "reduce_cmd.reset_reduce"
+    ),
+    "stt: result": (
+        lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, sb(8, 8), reduce_op=nl.add, reduce_res=sb(8, 2)), "(8, 1)"
+    ),
+    "stt: reduction": (
+        lambda x: nisa.scalar_tensor_tensor(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, sb(8, 8), reduce_op=nl.less, reduce_res=sb(8, 1)), "reduce_op"
+    ),
+    "stt: load_reduce": (
+        lambda x: nisa.scalar_tensor_tensor(
+            sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, sb(8, 8), reduce_op=nl.add, reduce_res=sb(8, 1), reduce_cmd=nisa.reduce_cmd.load_reduce
+        ), "load_reduce"
+    ),
+    "tsr: shapes": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 4), nl.add, 1.0, nl.add), "shapes"),
+    "tsr: rank": (lambda x: nisa.tensor_scalar_reduce(sb(2, 2, 2, 2, 2), sb(2, 2, 2, 2, 2), nl.add, 1.0, nl.add), "rank"),
+    "tsr: op": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.exp, 1.0, nl.add), "op0"),
+    "tsr: operand": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, sb(8, 2), nl.add), "operand0"),
+    "tsr: reduction": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.subtract), "reduce_op"),
+    "tsr: init": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, reduce_init=0.0), "reduce_init"),
+    "tsr: command": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, reduce_cmd=3), "reduce_cmd"),
+    "tsr: result": (lambda x: nisa.tensor_scalar_reduce(sb(8, 8), sb(8, 8), nl.add, 1.0, nl.add, reduce_res=sb(4, 1)), "(8, 1)"),
+    "cumulative: shapes": (lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 4), nl.add, nl.add, 0.0), "shapes"),
+    "cumulative: op0": (lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.exp, nl.add, 0.0), "op0"),
+    "cumulative: op1": (lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.add, nl.less, 0.0), "op1"),
+    "cumulative: imm0": (lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.add, nl.add, sb(8, 2)), "imm0"),
+    "cumulative: imm1": (lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.add, nl.add, 0.0, 1.0), "imm1"),
+    "cumulative: imm1 tile": (
+        lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.add, nl.add, 0.0, sb(8, 2), nisa.reduce_cmd.load_reduce), "imm1"
+    ),
+    "cumulative: command": (
+        lambda x: nisa.tensor_scalar_cumulative(sb(8, 8), sb(8, 8), nl.add, nl.add, 0.0, None, nisa.reduce_cmd.idle), "reduce_cmd"
+    ),
+    "scan: shapes": (lambda x: nisa.tensor_tensor_scan(sb(8, 8), sb(8, 8), sb(8, 4), 0.0, nl.add, nl.add), "shapes"),
+    "scan: PSUM": (lambda x: nisa.tensor_tensor_scan(sb(8, 8), ps(8, 8), ps(8, 8), 0.0, nl.add, nl.add), "both in PSUM"),
+    "scan: partitions": (
+        lambda x: nisa.tensor_tensor_scan(sb(32, 8), sb(64, 8)[32:64], sb(32, 8), 0.0, nl.add, nl.add), "start partitions of two"
+    ),
+    "scan: op0": (lambda x: nisa.tensor_tensor_scan(sb(8, 8), sb(8, 8), sb(8, 8), 0.0, nl.exp, nl.add), "op0"),
+    "scan: op1": (lambda x: nisa.tensor_tensor_scan(sb(8, 8), sb(8, 8), sb(8, 8), 0.0, nl.add, nl.exp), "op1"),
+    "scan: initial": (lambda x: nisa.tensor_tensor_scan(sb(8, 8), sb(8, 8), sb(8, 8), sb(8, 2), nl.add, nl.add), "initial"),
+    "tensor_reduce: op": (lambda x: nisa.tensor_reduce(sb(8, 1), nl.less, sb(8, 8), axis=1), "op"),
+    "tensor_reduce: bits": (lambda x: nisa.tensor_reduce(sb(8, 1), nl.bitwise_or, sb(8, 8), axis=1), "integers"),
+    "tensor_reduce: shape": (lambda x: nisa.tensor_reduce(sb(8, 2), nl.add, sb(8, 8), axis=1), "dst shape"),
+    "partition_reduce: rank": (lambda x: nisa.tensor_partition_reduce(sb(1, 1, 1, 1, 1, 2), nl.add, sb(2, 1, 1, 1, 1, 2)), "rank"),
+    "partition_reduce: shape": (lambda x: nisa.tensor_partition_reduce(sb(1, 7), nl.add, sb(8, 8)), "dst shape"),
+    "partition_reduce: bits": (lambda x: nisa.tensor_partition_reduce(sb(1, 8), nl.bitwise_or, sb(8, 8)), "integers"),
+    "reciprocal: shapes": (lambda x: nisa.reciprocal(sb(8, 8), sb(8, 4)), "shapes"),
+    "activation: shapes": (lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 4)), "shapes"),
+    "activation: scale": (lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), scale=f16(8, 1)), "scale"),
+    "activation: bias": (lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), bias=sb(8, 1, dtype=nl.tfloat32)), "bias"),
+    "activation: command": (lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), reduce_cmd=3), "reduce_cmd"),
+    "activation: result": (
+        lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), reduce_op=nl.add, reduce_res=sb(4, 1), reduce_cmd=nisa.reduce_cmd.reset), "(8, 1)"
+    ),
+    "activation: load_reduce": (
+        lambda x: nisa.activation(sb(8, 8), nl.exp, sb(8, 8), reduce_op=nl.add, reduce_res=sb(8, 1), reduce_cmd=nisa.reduce_cmd.load_reduce),
+        "load_reduce",
+    ),
+    "iota: pattern": (lambda x: nisa.iota(i32(8, 8), [[1, 2], [1, 2], [1, 2], [1, 1], [1, 1]]), "1..4"),
+    "iota: offset": (lambda x: nisa.iota(i32(8, 8), [[1, 8]], offset=0.5), "Python integers"),
+    "affine_select: shapes": (lambda x: nisa.affine_select(sb(8, 8), [[1, 8]], 1, sb(8, 4), 0.0), "shapes"),
+    "affine_select: comparison": (lambda x: nisa.affine_select(sb(8, 8), [[1, 8]], 1, sb(8, 8), 0.0, cmp_op=nl.add), "cmp_op"),
+    "affine_select: tile": (lambda x: nisa.affine_select(sb(8, 8), [[1, 8]], 1, sb(8, 8), sb(8, 1)), "on_false_value"),
+    "affine_select: list": (lambda x: nisa.affine_select(sb(8, 8), [[1, 8]], 1, sb(8, 8), [0.0]), "on_false_value"),
+    "select: shapes": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), sb(8, 4), 0.0), "shapes"),
+    "select: PSUM": (lambda x: nisa.select_reduce(sb(8, 8), ps(8, 8, dtype=nl.uint8), ps(8, 8), 0.0), "both in PSUM"),
+    "select: on_true": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), i32(8, 8), 0.0), "on_true dtype"),
+    "select: on_false": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), sb(8, 8), [0.0]), "on_false"),
+    "select: reduction": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), sb(8, 8), 0.0, reduce_op=nl.add), "nl.maximum"),
+    "select: command": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), sb(8, 8), 0.0, reduce_cmd=3), "reduce_cmd"),
+    "select: result": (lambda x: nisa.select_reduce(sb(8, 8), u8(8, 8), sb(8, 8), 0.0, sb(4, 1)), "(8, 1)"),
+    "shuffle: counts": (lambda x: nisa.nc_stream_shuffle(sb(32, 8), sb(32, 9), list(range(32))), "elements per partition"),
+    "shuffle: cast": (lambda x: nisa.nc_stream_shuffle(sb(32, 8), f16(32, 8), list(range(32))), "dtypes"),
+    "gather: counts": (lambda x: nisa.nc_n_gather(sb(8, 8), sb(8, 8), sb(8, 9, dtype=nl.uint32)), "elements per partition"),
+    "gather: partitions": (lambda x: nisa.nc_n_gather(sb(8, 8), sb(16, 8), sb(8, 8, dtype=nl.uint32)), "partitions"),
+    "gather: cast": (lambda x: nisa.nc_n_gather(sb(8, 8), f16(8, 8), sb(8, 8, dtype=nl.uint32)), "dtypes"),
+    "register_move: target": (lambda x: nisa.register_move(3, 4), "VirtualRegister"),
+    "register_move: source": (lambda x: nisa.register_move(nisa.register_alloc(), 1.5), "VirtualRegister"),
+    "register_load: target": (lambda x: nisa.register_load(3, i32(1, 1)), "VirtualRegister"),
+    "register_load: dtype": (lambda x: nisa.register_load(nisa.register_alloc(), sb(1, 1)), "dtype"),
+    "register_store: dtype": (lambda x: nisa.register_store(sb(1, 1), nisa.register_alloc(1)), "dtype"),
+    "register_store: source": (lambda x: nisa.register_store(i32(1, 1), 3), "VirtualRegister"),
+    "scalar_store: dtype": (lambda x: nisa.scalar_store(sb(1, 1), nisa.scalar_load(i32(1, 1))), "dtype"),
+    "scalar_store: width": (lambda x: nisa.scalar_store(sb(1, 1, dtype=nl.int64), nisa.scalar_load(i32(1, 1))), "NkiScalar of int64"),
+    "views: bad axis": (lambda x: x.slice(2, 0, 1), "an axis of"),
+    "views: two ellipses": (lambda x: x[..., ...], "ellipses"),
+    "views: too many": (lambda x: x[0, 0, 0], "number of indices"),
+    "views: index": (lambda x: x[200], "0..127"),
+    "views: float index": (lambda x: x[0.5], "int"),
+    "views: float slice": (lambda x: x[0.5:1], "Python integers"),
+    "views: backwards": (lambda x: x[::-1], "step"),
+    "views: permute": (lambda x: x.permute((0, 0)), "a permutation"),
+    "views: broadcast": (lambda x: x.broadcast(1, 3), "extent"),
+    "views: squeeze": (lambda x: x.squeeze_dim(1), "extent"),
+    "views: expand": (lambda x: x.expand_dim(5), "dim"),
+    "views: expand partitions": (lambda x: sb(4, 4).expand_dim(0), "partition axis"),
+    "views: reshape_dim": (lambda x: x.reshape_dim(1, (3, 5)), "a product of 64"),
+    "views: flatten order": (lambda x: x.flatten_dims(1, 0), "start_dim <= end_dim"),
+    "views: flatten": (lambda x: x[:, 0:32].flatten_dims(0, 1), "walk memory as one"),
+    "views: reshape size": (lambda x: x.reshape((3, 5)), "8192 elements"),
+    "views: reshape partitions": (lambda x: sb(4, 8).reshape((8, 4)), "partitions"),
+    "views: reshape strided": (lambda x: x[:, 0:32].reshape((4096,)), "walks memory as one"),
+    "views: rearrange": (lambda x: x.rearrange(("a", "b"), ("a", "c")), "dst_pattern"),
+    "views: rearrange sizes": (lambda x: x.rearrange(("a", ("b", "c")), ("a", "b", "c"), {"b": 5}), "sizes"),
+    "views: rearrange axes": (lambda x: x.rearrange(("a",), ("a",)), "src_pattern"),
+    "views: bits of a strided axis": (lambda x: sb(4, 8)[:, ::2].view(nl.int8), "last stride"),
+    "views: odd bytes": (lambda x: u8(4, 6).view(nl.float32), "a multiple of 4"),
+    "views: unaligned": (lambda x: u8(4, 16)[:, 2:10].view(nl.float32), "alignment"),
+    "ap: entry": (lambda x: x.ap([[64, 128, 1], [1, 64]]), "pattern entry"),
+    "ap: indirect_dim": (lambda x: x.ap([[64, 1], [1, 64]], scalar_offset=i32(1, 1), indirect_dim=2), "indirect_dim"),
+    "ap: gather on axis 1": (
+        lambda x: x.ap([[64, 4], [1, 1]], vector_offset=sb(4, 1, dtype=nl.uint32), indirect_dim=1), "indirect_dim with vector_offset"
+    ),
+    "ap: index in PSUM": (lambda x: x.ap([[64, 4], [1, 64]], vector_offset=ps(4, 1, dtype=nl.uint32)), "index tile in SBUF"),
+    "ap: offset tensor": (lambda x: x.ap([[64, 1], [1, 64]], scalar_offset=i32(2, 1)), "1x1"),
+    "ap: offset dtype": (lambda x: x.ap([[64, 1], [1, 64]], scalar_offset=sb(1, 1)), "dtype of scalar_offset"),
+    "ap: offset number": (lambda x: x.ap([[64, 1], [1, 64]], scalar_offset=3), "NkiScalar"),
+    "ap: cast start": (lambda x: u8(4, 16)[:, 2:10].ap([[4, 4], [1, 1]], dtype=nl.float32), "element size"),
+    "address": (lambda x: nl.ndarray((8, 8), nl.float32, buffer=nl.sbuf, address=3), "(partition, free byte)"),
+    "address in HBM": (lambda x: nl.ndarray((8, 8), nl.float32, buffer=nl.shared_hbm, address=(0, 0)), "(free,)"),
+    "program_id": (lambda x: nl.program_id(1), "axis"),
+    "num_programs": (lambda x: nl.num_programs(1), "axes"),
+    "loop bound": (lambda x: nl.fori_loop(0, 1 << 40, lambda i: None), "32-bit"),
+    "numbers": (lambda x: nl.add(1.0, 2.0), "operands"),
+    "depends_on": (lambda x: nisa.memset(sb(2, 2), 0.0).depends_on(3), "producer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_every_other_rule(name):
+    refused(*MORE[name])
+
+
+BARRIERS = {
+    "cores": (lambda x: nisa.core_barrier(x, (0, 2)), "cores"),
+    "memory": (lambda x: nisa.core_barrier(sb(2, 2), (0, 1)), "shared_hbm"),
+    "loop": (lambda x: nl.fori_loop(0, 2, lambda i: nisa.core_barrier(x, (0, 1))), "outside loops"),
+}
+
+
+@pytest.mark.parametrize("name", BARRIERS)
+def test_barriers(name):
+    refused(*BARRIERS[name], lnc=2)
+
+
+def test_float8_kinds_do_not_mix():
+    refused(matmul(s=nl.float8_e4m3, v=nl.float8_e4m3fn), "one kind of float8_e4m3", "trn3")
+
+
+def test_hwdge_transpose_needs_gen3():
+    refused(lambda x: nisa.dma_transpose(f16(64, 16), f16(16, 64), dge_mode=nisa.dge_mode.hwdge), "gen2", "trn1")
+    admitted(lambda x: nisa.dma_transpose(f16(64, 16), f16(16, 64), dge_mode=nisa.dge_mode.hwdge))
+
+
+def test_priority_needs_descriptor_generation():
+    refused(
+        lambda x: nisa.dma_copy(sb(128, 64), x, priority=1, dge_mode=nisa.dge_mode.none),
+        "priority with dge_mode",
+        "trn3",
+    )
+    admitted(lambda x: nisa.dma_copy(sb(128, 64), x, priority=1), "trn3")
+
+
+def test_indices_at_run_time():
+    def pick(x):
+        at = sb(4, 2, dtype=nl.uint32)
+        nisa.memset(at, 9)
+        nisa.nc_n_gather(sb(4, 2), nl.zeros((4, 8), nl.float32), at)
+
+    refused(pick, ("indices", "9", "< 8"), run=True)
+    refused(
+        lambda x: nisa.nc_stream_shuffle(sb(8, 2), nl.zeros((8, 2), nl.float32), [31] * 32),
+        "source partition",
+        run=True,
+    )
+
+
+def test_a_32_bit_offset_does_not_reach_beyond_4_gib():
+    """The address is refused before it is used, so a view of 8 GiB costs nothing here."""
+    storage = nki_sim.tensors.Storage((1 << 31,), "float32", "shared_hbm", "big")
+    big, env = nki_sim.NkiTensor((1 << 31,), "float32", storage), None
+    for dtype, good in (("int32", False), ("int64", True)):
+        at = big.ap([[1, 1]], scalar_offset=nki_sim.isa.NkiScalar(lambda e: 1 << 30, dtype))
+        if good:
+            assert at._shift(env) == 1 << 30
+        else:
+            with pytest.raises(NkiValidationError, match="32-bit scalar_offset"):
+                at._shift(env)
+
+
 def test_a_dynamic_access_out_of_bounds_is_found_at_run_time():
     def body(x):
         nl.fori_loop(

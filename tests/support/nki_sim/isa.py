@@ -61,7 +61,6 @@ FLOOR = 64  # cycles below which no Vector, Scalar or Tensor instruction falls
 def _tile(where, role, t, buffers=("sbuf", "psum"), destination=False):
     require(isinstance(t, NkiTensor), f"{where} {role}", "operand", type(t).__name__, "a tensor")
     require(t.buffer in buffers, f"{where} {role}", "buffer", t.buffer, buffers)
-    require(t._vector is None, f"{where} {role}", "indirect access", "vector_offset", "dma_copy only")
     require(
         t.dtype != "int64",
         f"{where} {role}",
@@ -609,7 +608,6 @@ def nc_transpose(dst, data, engine=engine.unknown, name=None):
         (dst.shape[0], elements(dst)),
         (f, p),
     )
-    require(f <= 128, where, "data free size", f, "<= 128")
     require(dst.dtype == data.dtype, where, "dtypes", (data.dtype, dst.dtype), "equal")
 
     def run(env):
