@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test slow lint asv clean
+.PHONY: demo test native sanitize slow lint asv clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,32 @@ demo: $(VENV)/.demo
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -m "not slow"
+	$(MAKE) native
+
+# The plugin in C++, in an environment of its own: where it is installed it is what bind() chooses, and the tests above are
+# of the backends that come with the core.
+NATIVE = $(VENV)-native
+CXX ?= c++
+NATIVE_SOURCES = $(wildcard plugins/lqcd-native/cpp/* plugins/lqcd-native/src/lqcd_native/*.py) \
+    plugins/lqcd-native/CMakeLists.txt plugins/lqcd-native/pyproject.toml
+native:
+	@if command -v $(CXX) > /dev/null; then \
+	  $(MAKE) $(NATIVE)/.native && $(NATIVE)/bin/python -m pytest -m "not slow" -c plugins/lqcd-native/pyproject.toml \
+	      --rootdir plugins/lqcd-native plugins/lqcd-native/tests; \
+	else \
+	  echo "No C++ compiler ($(CXX)): the plugin lqcd-native is neither built nor tested. Install gcc >= 10 or clang >= 14," \
+	      "or name one with CXX=."; \
+	fi
+
+$(NATIVE)/.native: $(NATIVE_SOURCES) pyproject.toml constraints.txt
+	test -x $(NATIVE)/bin/python || $(PYTHON) -m venv $(NATIVE)
+	$(NATIVE)/bin/pip install --quiet -c constraints.txt -e . "plugins/lqcd-native[test]"
+	touch $@
+
+# The same kernels under AddressSanitizer and UndefinedBehaviorSanitizer, with a reduced conformance suite.
+sanitize: $(NATIVE)/.native
+	$(NATIVE)/bin/pip install --quiet nanobind cmake ninja
+	PYTHON=$(NATIVE)/bin/python plugins/lqcd-native/sanitize.sh
 
 slow: $(VENV)/.test
 	$(BIN)/python -m pytest -m slow
@@ -50,4 +76,4 @@ asv: $(VENV)/.test
 	    && ../$(BIN)/asv run --quick --show-stderr -E existing:../$(BIN)/python --set-commit-hash "$$(git rev-parse HEAD)"
 
 clean:
-	rm -rf $(VENV) $(DEMO) build *.egg-info
+	rm -rf $(VENV) $(NATIVE) $(DEMO) build *.egg-info

@@ -186,7 +186,7 @@ def test_cutting_a_lattice_changes_no_bit(precision, rows):
             want = space.unpack(backend.fused(kind, terms, space)(space.pack(psi)))
             got = _in_slabs(
                 backend, links, psi, p, FULL,
-                lambda b, cut, s, kind=kind: b.halo_fused(kind, attrs.evolve(terms, links=cut), s),
+                lambda b, cut, s, k=kind, terms=terms: b.halo_fused(k, attrs.evolve(terms, links=cut), s),
             )  # fmt: skip
             assert np.array_equal(got, want), (isa, kind)
 
