@@ -20,7 +20,7 @@ from lqcd_backends.neuron.nki.launch import LibnrtExecutor  # noqa: E402
 from lqcd_backends.neuron.nki.neff import read_header  # noqa: E402
 from test_nrt_runtime import arrays, executor_of, spec_of  # noqa: E402
 
-from lqcd_core.errors import BackendUnavailable, ParameterError  # noqa: E402
+from lqcd_core.errors import ParameterError  # noqa: E402
 
 
 @pytest.fixture
@@ -66,7 +66,9 @@ def test_other_options_other_keys(here):
 
 def test_the_wrong_release_of_the_compiler_is_refused(here, monkeypatch):
     monkeypatch.setenv("LQCD_STANDIN_NKI_VERSION", "0.8.1")
-    with pytest.raises(driver.CompilerUnavailable, match=r"written against nki 0\.7 .* has nki 0\.8\.1; .*nki_version='0\.8'"):
+    with pytest.raises(
+        driver.CompilerUnavailable, match=r"written against nki 0\.7 .* has nki 0\.8\.1; .*nki_version='0\.8'"
+    ):
         driver.Compiler("trn2").facts()
     assert driver.Compiler("trn2", nki_version="0.8").facts().nki == "0.8.1"
     monkeypatch.setenv("LQCD_STANDIN_NKI_VERSION", "0.70.0")
@@ -82,7 +84,9 @@ def test_no_interpreter_no_compiler_no_numpy(here, monkeypatch, tmp_path):
     with pytest.raises(driver.CompilerUnavailable, match="cannot be run"):
         driver.Compiler("trn2", python=str(plain)).facts()
     monkeypatch.setenv("PYTHONPATH", str(SUPPORT))
-    with pytest.raises(driver.CompilerUnavailable, match=r"no NKI compiler .*LQCD_NEURON_PYTHON.*Neuron SDK.*prebuilt cache"):
+    with pytest.raises(
+        driver.CompilerUnavailable, match=r"no NKI compiler .*LQCD_NEURON_PYTHON.*Neuron SDK.*prebuilt cache"
+    ):
         driver.Compiler("trn2").facts()
 
 
@@ -118,7 +122,9 @@ def test_a_shipped_cache_needs_no_compiler(tmp_path):
         executor, (x, y) = executor_of(), arrays()
         h = executor.launch(spec_of())(executor.place(x), executor.place(y), np.ones((1, 1), np.float32))[0]
         np.testing.assert_array_equal(executor.fetch(h, x.shape, "float32"), x + y)
-        with pytest.raises(driver.CompilerUnavailable, match=r"passed for trn2 \(lnc=1\) is not in the cache .*no-python"):
+        with pytest.raises(
+            driver.CompilerUnavailable, match=r"passed for trn2 \(lnc=1\) is not in the cache .*no-python"
+        ):
             executor.launch(spec_of("passed"))
         old = driver.KernelStore(driver.Compiler("trn2", nki_version="0.9"), executor.label)
         with pytest.raises(driver.CompilerUnavailable, match=r"there is one made by nki 0\.7\.0"):
@@ -168,7 +174,10 @@ def test_the_cache_command_sees_and_clears_kernels(here):
     (folder,) = entries(caches()["neuron"])
     assert folder.parent.name == "nki" and json.loads((folder / RECORD).read_text())["key"]["target"] == "trn2"
     done = subprocess.run(
-        [sys.executable, "-c", "from lqcd_core.cli import main; main()", "cache", "clear", "neuron"], capture_output=True, text=True, env=dict(os.environ)
+        [sys.executable, "-c", "from lqcd_core.cli import main; main()", "cache", "clear", "neuron"],
+        capture_output=True,
+        text=True,
+        env=dict(os.environ),
     )
     assert done.returncode == 0 and "1 entries" in done.stdout, done.stderr
     assert entries(caches()["neuron"]) == []

@@ -9,11 +9,11 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-import nki_machine  # noqa: E402
-from lqcd_backends.neuron.nki import libnrt, status  # noqa: E402
-from lqcd_backends.neuron.nki.neff import HEADER, NeffHeader, read_header  # noqa: E402
+import nki_machine
+from lqcd_backends.neuron.nki import libnrt, status
+from lqcd_backends.neuron.nki.neff import HEADER, NeffHeader, read_header
 
-from lqcd_core.errors import BackendUnavailable, LQCDError  # noqa: E402
+from lqcd_core.errors import BackendUnavailable, LQCDError
 
 LAYOUTS = {
     "nrt_tensor_info_t": (296, {"name": 0, "usage": 256, "size": 264, "dtype": 272, "shape": 280, "ndim": 288}),
@@ -44,7 +44,18 @@ CODES = {
     "EXEC_HW_ERR_NC_UE": 1202, "EXEC_HW_ERR_DMA_ABORT": 1203, "EXEC_SW_NQ_OVERFLOW": 1204, "EXEC_HW_ERR_REPAIRABLE_HBM_UE": 1205,
     "NETWORK_PROXY_FAILURE": 1206,
 }  # fmt: skip
-DTYPES = {1: "uint64", 2: "int8", 3: "uint8", 4: "int16", 5: "uint16", 6: "bfloat16", 7: "float16", 8: "int32", 9: "uint32", 10: "float32"}
+DTYPES = {
+    1: "uint64",
+    2: "int8",
+    3: "uint8",
+    4: "int16",
+    5: "uint16",
+    6: "bfloat16",
+    7: "float16",
+    8: "int32",
+    9: "uint32",
+    10: "float32",
+}
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -95,7 +95,9 @@ def test_everything_is_given_back_at_close(executor):
     assert executor.runtime.live()["models"] == 1
     executor.synchronize()
     executor.runtime.close()
-    assert nki_machine.counts(executor.lib) == dict.fromkeys(("tensors", "sets", "models", "infos", "use_after_free"), 0)
+    assert nki_machine.counts(executor.lib) == dict.fromkeys(
+        ("tensors", "sets", "models", "infos", "use_after_free"), 0
+    )
     executor.runtime.close()  # again: nothing
     del kept  # a buffer let go after close touches nothing
     assert nki_machine.counts(executor.lib)["use_after_free"] == 0
@@ -272,11 +274,15 @@ def test_a_neff_of_other_shapes_or_of_a_real_compiler_is_refused():
     with nki_machine.machine() as lib:
         run, executor = libnrt.runtime(), executor_of()
         good = spec_of("passed")
-        other = nki_neff.pack(good.function, [("x", (4, 9), "float32")], [("output_0", (4, 9), "float32")], {}, "trn2", 1)
+        other = nki_neff.pack(
+            good.function, [("x", (4, 9), "float32")], [("output_0", (4, 9), "float32")], {}, "trn2", 1
+        )
         executor.store.neff = lambda spec: other
         with pytest.raises(status.NeuronCallError, match=r"should be \(4, 8\) of float32"):
             executor.launch(good)
-        named = nki_neff.pack(good.function, [("z", (4, 8), "float32")], [("output_0", (4, 8), "float32")], {}, "trn2", 1)
+        named = nki_neff.pack(
+            good.function, [("z", (4, 8), "float32")], [("output_0", (4, 8), "float32")], {}, "trn2", 1
+        )
         executor.store.neff = lambda spec: named
         with pytest.raises(status.NeuronCallError, match="no input 'x'; it has 'z'"):
             executor.launch(good)
@@ -296,7 +302,9 @@ def test_an_input_that_is_also_written_is_found_under_its_suffix():
         executor.store.neff = lambda spec: nki_neff.pack(
             good.function, [("x.must_alias_input", (4, 8), "float32")], [("output_0", (4, 8), "float32")], {}, "trn2", 1
         )
-        np.testing.assert_array_equal(executor.fetch(executor.launch(good)(executor.place(x))[0], x.shape, "float32"), x)
+        np.testing.assert_array_equal(
+            executor.fetch(executor.launch(good)(executor.place(x))[0], x.shape, "float32"), x
+        )
 
 
 def test_a_failing_kernel_is_an_error_and_not_a_result(executor):
@@ -399,7 +407,9 @@ with nki_machine.machine(environment={"LQCD_STANDIN_NRT_LOCKS": sys.argv[3]}) as
 
 def test_a_core_has_one_owner_and_a_killed_one_gives_it_back(tmp_path):
     locks = {"LQCD_STANDIN_NRT_LOCKS": str(tmp_path)}
-    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(SUPPORT), __file__, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(SUPPORT), __file__, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     try:
         assert owner.stdout.readline() == "running\n"
         with nki_machine.machine(environment=locks):

@@ -12,8 +12,9 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from unittest import mock
 
@@ -34,31 +35,63 @@ RUNNER = ctypes.CFUNCTYPE(
 )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def build(*flags):
     """The stand-in library, compiled once per process with the system's C compiler."""
     folder = tempfile.mkdtemp(prefix="lqcd-libnrt-")
     path = Path(folder) / "libnrt_standin.so"
-    command = ["cc", "-O1", "-Wall", "-Werror", "-shared", "-fPIC", *flags, "-o", str(path), str(HERE / "libnrt_standin.c"), "-lpthread"]
+    command = [
+        "cc",
+        "-O1",
+        "-Wall",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+        *flags,
+        "-o",
+        str(path),
+        str(HERE / "libnrt_standin.c"),
+        "-lpthread",
+    ]
     subprocess.run(command, check=True)
     return str(path)
 
 
 def resolve(function):
-    """The kernel that a NEFF names."""
+    """The kernel that a NEFF names; ``import nki`` inside its module gives nki_sim."""
     module, _, name = function.partition(":")
-    return getattr(importlib.import_module(module), name)
-
-
-def simulate(kernel, arrays, constants, target, lnc):
-    """nki_sim for its kernels; a toy kernel (a plain function of arrays, marked ``toy``) runs as it is."""
-    if getattr(kernel, "toy", False):
-        return kernel(*arrays, **constants)
+    if module in sys.modules:
+        return getattr(sys.modules[module], name)
     import nki_sim
 
-    return nki_sim.run(kernel, arrays, constants, target, lnc)
+    with nki_sim.installed():
+        return getattr(importlib.import_module(module), name)
 
 
+@cache
+def prepared(payload):
+    """(function of arrays, description) of a NEFF: traced once, however often it runs."""
+    made = json.loads(payload)
+    constants = {k: tuple(v) if isinstance(v, list) else v for k, v in made["constants"].items()}
+    kernel = resolve(made["function"])
+    if getattr(kernel, "toy", False):  # a plain function of arrays
+        return lambda *arrays: kernel(*arrays, **constants), made
+    import nki_sim
+
+    names = [n.removesuffix(".must_alias_input") for n, _, _ in made["inputs"]]
+    shapes = {n: (tuple(s), d) for n, (_, s, d) in zip(names, made["inputs"])}
+    program = nki_sim.trace(kernel, shapes, constants, target=made["target"], lnc=made["lnc"])
+    return lambda *arrays: program.execute(dict(zip(names, arrays))).outputs, made
+
+
+@contextlib.contextmanager
+def torch_arrays():
+    """Around a kernel that the stand-in torch package calls on arrays."""
+    with mock.patch.dict(os.environ, {"NKI_SIMULATOR": "1"}):
+        yield
+
+
+SIMULATOR = threading.Lock()
 FAILURES = []
 """Exceptions of kernels: a C caller only sees a number."""
 
@@ -73,26 +106,30 @@ def _array(pointer, size, shape, dtype):
 @RUNNER
 def run_neff(payload, payload_size, n_in, in_names, in_data, in_sizes, n_out, out_names, out_data, out_sizes):
     try:
-        kernel = json.loads(ctypes.string_at(payload, payload_size))
-        inputs = [_array(in_data[k], in_sizes[k], s, d).copy() for k, (_, s, d) in enumerate(kernel["inputs"])]
-        constants = {k: tuple(v) if isinstance(v, list) else v for k, v in kernel["constants"].items()}
-        results = simulate(resolve(kernel["function"]), inputs, constants, kernel["target"], kernel["lnc"])
-        results = results if isinstance(results, (tuple, list)) else (results,)
-        finite = True
-        for k, (result, (_, shape, dtype)) in enumerate(zip(results, kernel["outputs"], strict=True)):
-            out = _array(out_data[k], out_sizes[k], shape, dtype)
-            if np.shape(result) != tuple(shape):
-                raise ValueError(f"output {k} has the shape {np.shape(result)}, the NEFF says {shape}")
-            out[...] = result
-            if "float" in dtype:
-                finite = finite and bool(np.isfinite(out.astype(np.float32)).all())
-        return 0 if finite else 1003
+        with SIMULATOR:  # a program holds its memory while it runs
+            return _run(ctypes.string_at(payload, payload_size), in_data, in_sizes, out_data, out_sizes)
     except BaseException as error:
         FAILURES.append(error)
         return 1004
 
 
-@lru_cache(maxsize=None)
+def _run(payload, in_data, in_sizes, out_data, out_sizes):
+    function, kernel = prepared(payload)
+    inputs = [_array(in_data[k], in_sizes[k], s, d).copy() for k, (_, s, d) in enumerate(kernel["inputs"])]
+    results = function(*inputs)
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    finite = True
+    for k, (result, (_, shape, dtype)) in enumerate(zip(results, kernel["outputs"], strict=True)):
+        out = _array(out_data[k], out_sizes[k], shape, dtype)
+        if np.shape(result) != tuple(shape):
+            raise ValueError(f"output {k} has the shape {np.shape(result)}, the NEFF says {shape}")
+        out[...] = result
+        if "float" in dtype:
+            finite = finite and bool(np.isfinite(out.astype(np.float32)).all())
+    return 0 if finite else 1003
+
+
+@cache
 def library(path):
     """The library with the functions that only a stand-in has."""
     lib = ctypes.CDLL(path)
@@ -106,7 +143,9 @@ def library(path):
 
 def counts(lib):
     """Objects that the library has given out and not got back."""
-    return {what: lib.lqcd_standin_count(what.encode()) for what in ("tensors", "sets", "models", "infos", "use_after_free")}
+    return {
+        what: lib.lqcd_standin_count(what.encode()) for what in ("tensors", "sets", "models", "infos", "use_after_free")
+    }
 
 
 def fault(lib, function, code, skip=0, count=1):

@@ -65,7 +65,9 @@ def check_target(target: str, lnc: int) -> None:
     if target not in TARGETS:
         raise ParameterError(f"target {target!r} is unknown; known: {', '.join(TARGETS)}.")
     if lnc not in (1, 2) or (lnc == 2 and TARGETS[target] == "gen2"):
-        raise ParameterError(f"lnc={lnc!r} does not exist on {target}: {'1' if TARGETS[target] == 'gen2' else '1 or 2'}.")
+        raise ParameterError(
+            f"lnc={lnc!r} does not exist on {target}: {'1' if TARGETS[target] == 'gen2' else '1 or 2'}."
+        )
 
 
 def _own_package_first(environment: dict[str, str]) -> dict[str, str]:
@@ -89,7 +91,14 @@ class Compiler:
         Seconds for one kernel.
     """
 
-    def __init__(self, target: str, lnc: int = 1, python: str | None = None, nki_version: str | None = None, timeout: float = 3600.0):
+    def __init__(
+        self,
+        target: str,
+        lnc: int = 1,
+        python: str | None = None,
+        nki_version: str | None = None,
+        timeout: float = 3600.0,
+    ):
         check_target(target, lnc)
         self.target, self.lnc, self.timeout = target, lnc, timeout
         self.python = python or os.environ.get(VARIABLE) or sys.executable
@@ -162,7 +171,9 @@ class Compiler:
         except PermissionError as error:
             raise CompilerUnavailable(f"{VARIABLE}={self.python!r} cannot be run: {error}") from error
         except subprocess.TimeoutExpired as error:
-            raise CompileError(f"the NKI compiler did not end in {timeout:g} s; raise the option compile_timeout") from error
+            raise CompileError(
+                f"the NKI compiler did not end in {timeout:g} s; raise the option compile_timeout"
+            ) from error
         try:
             return json.loads(result.read_text())
         except (OSError, ValueError):
@@ -231,7 +242,9 @@ class KernelStore:
                     f"the compiler is {facts.stand_in or 'nki ' + facts.nki} and the runtime is {self.stand_in or 'libnrt'}: a stand-in "
                     "goes with a stand-in only; unset LQCD_NEURON_PYTHON or LQCD_NEURON_LIBRARY"
                 )
-            folder, there = self.cache.fetch(self.key(spec, facts.key()), lambda work: self.compiler.compile(spec, work))
+            folder, there = self.cache.fetch(
+                self.key(spec, facts.key()), lambda work: self.compiler.compile(spec, work)
+            )
             self.found, self.compiled = self.found + there, self.compiled + (not there)
         neff = (folder / "kernel.neff").read_bytes()
         check_neff(neff, self.compiler.lnc, spec.name)

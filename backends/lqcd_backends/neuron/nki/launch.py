@@ -31,8 +31,6 @@ SETS_KEPT = 64
 """Tensor sets kept per launch."""
 QUEUE_DEPTH = 16
 """Scheduled launches before the host waits; also the scalar tensors of a launch."""
-ADDRESSABLE = 1 << 32
-"""Bytes that one tensor may have: kernels address them with 32-bit registers."""
 
 
 class Buffer:
@@ -251,15 +249,21 @@ class Launch:
         argument = self.spec.inputs[k]
         if isinstance(given, Buffer):
             if given.nbytes != argument.nbytes:
-                raise NeuronCallError(f"{self.spec.name}: {argument.name!r} has {argument.nbytes} B, got a buffer of {given.nbytes} B.")
+                raise NeuronCallError(
+                    f"{self.spec.name}: {argument.name!r} has {argument.nbytes} B, got a buffer of {given.nbytes} B."
+                )
             return given.tensor
         array = np.ascontiguousarray(given, array_type(argument.dtype))
         if array.shape != tuple(argument.shape):
-            raise NeuronCallError(f"{self.spec.name}: {argument.name!r} has the shape {tuple(argument.shape)}, got {array.shape}.")
+            raise NeuronCallError(
+                f"{self.spec.name}: {argument.name!r} has the shape {tuple(argument.shape)}, got {array.shape}."
+            )
         executor = self.executor
         if k not in self._scalars:
             count = QUEUE_DEPTH + 1 if executor.asynchronous else 1
-            self._scalars[k] = _Scalars([executor.runtime.allocate(array.nbytes, executor.core, argument.name) for _ in range(count)])
+            self._scalars[k] = _Scalars(
+                [executor.runtime.allocate(array.nbytes, executor.core, argument.name) for _ in range(count)]
+            )
         ring = self._scalars[k]
         tensor = ring.tensors[ring.next]
         # At most QUEUE_DEPTH launches are pending, so the oldest of one more tensors is not being read.
@@ -293,4 +297,4 @@ class Launch:
         runtime.unload(self.model)
 
 
-__all__ = ["ADDRESSABLE", "Buffer", "Launch", "LibnrtExecutor"]
+__all__ = ["Buffer", "Launch", "LibnrtExecutor"]

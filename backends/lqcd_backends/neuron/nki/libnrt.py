@@ -28,7 +28,15 @@ import numpy as np
 from lqcd_core.errors import BackendUnavailable
 
 from .. import device
-from .status import NeuronCallError, NeuronMemoryError, NeuronRuntimeError, NeuronStateError, NeuronUnavailable, describe, raise_for
+from .status import (
+    NeuronCallError,
+    NeuronMemoryError,
+    NeuronRuntimeError,
+    NeuronStateError,
+    NeuronUnavailable,
+    describe,
+    raise_for,
+)
 
 VARIABLE = "LQCD_NEURON_LIBRARY"
 """Environment variable that names the library file; nothing else is tried then."""
@@ -344,7 +352,11 @@ class Runtime:
         self._trackers: dict[int, int] = {}
         self._last: dict[int, int] = {}
         if self.label:
-            warnings.warn(f"{library.path} is a stand-in for libnrt ({self.label}): no Neuron device is used.", StandInWarning, stacklevel=2)
+            warnings.warn(
+                f"{library.path} is a stand-in for libnrt ({self.label}): no Neuron device is used.",
+                StandInWarning,
+                stacklevel=2,
+            )
         code = library.nrt_init(NO_FRAMEWORK, b"", b"")
         if code:
             status = describe(code)
@@ -367,7 +379,9 @@ class Runtime:
                 "never serves such a child; start processes with multiprocessing.get_context('spawn')."
             )
         if not self._open:
-            raise NeuronStateError("the Neuron runtime of this process was closed and cannot be opened again; start a new process.")
+            raise NeuronStateError(
+                "the Neuron runtime of this process was closed and cannot be opened again; start a new process."
+            )
 
     @property
     def is_open(self) -> bool:
@@ -431,7 +445,9 @@ class Runtime:
         stats, size = MemoryStats(), c_size_t(0)
         if not self.library.has("nrt_get_vnc_memory_stats"):
             return None
-        code = self.library.nrt_get_vnc_memory_stats(core, ctypes.byref(stats), ctypes.sizeof(stats), ctypes.byref(size))
+        code = self.library.nrt_get_vnc_memory_stats(
+            core, ctypes.byref(stats), ctypes.sizeof(stats), ctypes.byref(size)
+        )
         return None if code else (stats.bytes_used, stats.bytes_limit)
 
     # -- models -------------------------------------------------------------------------------------------------------
@@ -462,12 +478,20 @@ class Runtime:
 
     def _tensor_info(self, handle, what: str) -> tuple[ModelTensor, ...]:
         pointer = POINTER(TensorInfoArray)()
-        raise_for(self.library.nrt_get_model_tensor_info(handle, ctypes.byref(pointer)), "nrt_get_model_tensor_info", what)
+        raise_for(
+            self.library.nrt_get_model_tensor_info(handle, ctypes.byref(pointer)), "nrt_get_model_tensor_info", what
+        )
         try:
             start = ctypes.addressof(pointer.contents) + TensorInfoArray.tensors.offset
             found = (TensorInfo * pointer.contents.tensor_count).from_address(start)
             return tuple(
-                ModelTensor(t.name.decode(), t.usage, DTYPES.get(t.dtype, "unknown"), tuple(t.shape[k] for k in range(t.ndim)), t.size)
+                ModelTensor(
+                    t.name.decode(),
+                    t.usage,
+                    DTYPES.get(t.dtype, "unknown"),
+                    tuple(t.shape[k] for k in range(t.ndim)),
+                    t.size,
+                )
                 for t in found
             )
         finally:
@@ -588,7 +612,9 @@ class Runtime:
         self.check()
         sequence = c_uint64()
         tracker = self._tracker(model.core)
-        code = self.library.nrta_execute_schedule(model.handle, inputs.handle, outputs.handle, queue, tracker, ctypes.byref(sequence))
+        code = self.library.nrta_execute_schedule(
+            model.handle, inputs.handle, outputs.handle, queue, tracker, ctypes.byref(sequence)
+        )
         raise_for(code, "nrta_execute_schedule", what)
         self._last[model.core] = sequence.value
         return sequence.value
@@ -625,7 +651,9 @@ class Runtime:
         with self._lock:
             if core not in self._trackers:
                 handle = c_void_p()
-                raise_for(self.library.nrta_error_tracker_create(core, ctypes.byref(handle)), "nrta_error_tracker_create")
+                raise_for(
+                    self.library.nrta_error_tracker_create(core, ctypes.byref(handle)), "nrta_error_tracker_create"
+                )
                 self._trackers[core] = handle.value
             return self._trackers[core]
 

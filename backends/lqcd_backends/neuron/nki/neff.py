@@ -65,7 +65,9 @@ def read_header(neff: bytes, what: str = "the file") -> NeffHeader:
     if len(neff) < HEADER_BYTES + data_size:
         raise NeuronCallError(f"{what} is cut short: {len(neff):,} bytes of {HEADER_BYTES + data_size:,}.")
     text = [part.split(b"\0")[0].decode(errors="replace") for part in (build, name)]
-    return NeffHeader(package=package, data_size=data_size, version=(major, minor), build=text[0], name=text[1], lnc=lnc)
+    return NeffHeader(
+        package=package, data_size=data_size, version=(major, minor), build=text[0], name=text[1], lnc=lnc
+    )
 
 
 __all__ = ["HEADER_BYTES", "NeffHeader", "read_header"]

@@ -65,7 +65,9 @@ class Status:
     """What to do."""
 
 
-_RESET = "stop the process, reset or replace the instance if it comes back, and report it to AWS with the kernel log (dmesg)"
+_RESET = (
+    "stop the process, reset or replace the instance if it comes back, and report it to AWS with the kernel log (dmesg)"
+)
 _AGAIN = "repeat the solve from its last checkpoint"
 
 STATUS: dict[int, Status] = {
