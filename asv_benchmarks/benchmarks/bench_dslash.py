@@ -1,77 +1,79 @@
-"""The operator: hopping term and clover M, per backend, precision, volume and number of right-hand sides."""
+"""The operators, per backend, precision, volume, number of right-hand sides and threads."""
 
 from __future__ import annotations
 
-from timeit import default_timer
+from .common import (
+    BACKENDS,
+    N_RHS,
+    PRECISIONS,
+    THREADS,
+    VOLUMES,
+    as_precision,
+    limits_of_this_machine,
+    median_seconds,
+    prepared,
+    skip,
+)
 
-import lqcd_core as lqcd
 
-from .common import BACKENDS, FLOPS_PER_SITE, N_RHS, PRECISIONS, VOLUMES, bound, source
+class _Operator:
+    """One application; GFLOP/s and GB/s from the counts of lqcd_core.bench.work (1320 flops a site for the hopping term)."""
 
-
-class Dslash:
-    """H psi; the norm that ends the timed body returns a host number and so waits for the device."""
-
-    params = [BACKENDS, PRECISIONS, VOLUMES, N_RHS]
-    param_names = ["backend", "precision", "volume", "n_rhs"]
+    operator: str
+    params = [BACKENDS, PRECISIONS, VOLUMES, N_RHS, THREADS]
+    param_names = ["backend", "precision", "volume", "n_rhs", "threads"]
     timeout = 300
     warmup_time = 0.2
+    rounds = 4
 
-    def setup(self, backend, precision, volume, n_rhs):
+    def setup_cache(self):
+        return limits_of_this_machine()
+
+    def setup(self, limits, backend, precision, volume, n_rhs, threads):
         if backend == "numpy" and volume == "16x16x16x16" and n_rhs > 1:
-            raise NotImplementedError("twelve columns at 16^4 take the reference minutes")
-        self.operator = bound(lqcd.WilsonDirac(mass=0.1), volume, backend, precision, n_rhs)
-        self.x = source(self.operator)
-        self.operator.hopping(self.x)
+            raise skip("twelve columns at 16^4 take the reference minutes")
+        self.case, self.prepared = prepared(self.operator, backend, precision, volume, n_rhs, threads)
 
-    def time_hopping(self, backend, precision, volume, n_rhs):
-        self.operator.hopping(self.x)
+    def apply(self):
+        self.prepared.finish(self.prepared.call())
 
-    def track_gflops(self, backend, precision, volume, n_rhs):
-        times = []
-        for _ in range(5):
-            start = default_timer()
-            self.operator.hopping(self.x)
-            times.append(default_timer() - start)
-        return FLOPS_PER_SITE * self.operator.geometry.volume * n_rhs / min(times) / 1e9
+    def time_apply(self, limits, *parameters):
+        self.apply()
 
-    track_gflops.unit = "GFLOP/s (1320 per site)"
+    def track_gflops(self, limits, *parameters):
+        return self.case.flops / median_seconds(self.apply) / 1e9
 
+    def track_gbytes(self, limits, *parameters):
+        return self.case.bytes / median_seconds(self.apply) / 1e9
 
-class Clover:
-    """M psi of the clover operator at 8^4, and its Schur complement."""
+    def track_fraction_of_roofline(self, limits, *parameters):
+        roof, _ = limits[self.case.threads].roof(self.case.flops, self.case.bytes, as_precision(self.case.precision))
+        return self.case.flops / median_seconds(self.apply) / 1e9 / roof
 
-    params = [BACKENDS, PRECISIONS]
-    param_names = ["backend", "precision"]
-
-    def setup(self, backend, precision):
-        self.operator = bound(lqcd.CloverWilsonDirac(mass=0.1, csw=1.0), "8x8x8x8", backend, precision)
-        self.x = source(self.operator)
-        self.schur = self.operator.even_odd()
-        self.half, _ = self.schur.split(self.operator.space.unpack(self.x))
-        self.operator.apply(self.x)
-        self.schur.apply(self.half)
-
-    def time_M(self, backend, precision):
-        self.operator.apply(self.x)
-
-    def time_schur(self, backend, precision):
-        self.schur.apply(self.half)
+    track_gflops.unit = "GFLOP/s (1320 per site for the hopping term)"
+    track_gbytes.unit = "GB/s (each link and spinor once)"
+    track_fraction_of_roofline.unit = "of min(peak, flops/byte x bandwidth)"
 
 
-class Transfer:
-    """Pack and unpack: the only doors between host and backend."""
+class Wilson(_Operator):
+    """H psi."""
 
-    params = [BACKENDS, PRECISIONS]
-    param_names = ["backend", "precision"]
+    operator = "hop"
 
-    def setup(self, backend, precision):
-        self.operator = bound(lqcd.WilsonDirac(mass=0.1), "8x8x8x8", backend, precision)
-        self.x = source(self.operator)
-        self.host = self.operator.space.unpack(self.x)
 
-    def time_pack(self, backend, precision):
-        self.operator.space.pack(self.host)
+class Clover(_Operator):
+    """M psi with the clover term."""
 
-    def time_unpack(self, backend, precision):
-        self.operator.space.unpack(self.x)
+    operator = "clover"
+
+
+class Parity(_Operator):
+    """H from odd onto even sites."""
+
+    operator = "parity"
+
+
+class Schur(_Operator):
+    """The symmetric Schur complement of Wilson on the even sites."""
+
+    operator = "schur"

@@ -37,6 +37,7 @@ def draw(folder, head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         axes[0].set_ylabel("GFLOP/s")
         handles = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
         if handles:
+            handles = dict(sorted(handles.items()))
             figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
         about = head["machine"]
         figure.suptitle(f"{about['processor']}, {head['date'][:10]}", fontsize=9, color="0.3")
@@ -74,9 +75,8 @@ def _roofline(axis, head, rows, colours) -> None:
         style = ("-", "--")[k % 2]
         for level in limits.levels:
             axis.plot(x, np.minimum(peak, x * level.value), style, color="0.55", linewidth=0.9, zorder=0)
-            if k == 0:
-                at = x[0] * 1.05
-                axis.annotate(level.name, (at, at * level.value), fontsize=7, color="0.4", va="bottom")
+            if k == 0 and level.value * x[0] < 0.8 * peak:  # a level that never binds here needs no name
+                axis.annotate(level.name, (x[0], x[0] * level.value), fontsize=7, color="0.4", va="bottom", ha="right")
         axis.plot([], [], style, color="0.55", label=f"limits, {threads} thread{'s' if int(threads) > 1 else ''}")
     for _, c in points:
         axis.plot(
@@ -91,8 +91,8 @@ def _roofline(axis, head, rows, colours) -> None:
 def _lines(axis, rows, colours, x_of, keep) -> None:
     series: dict[tuple, list] = {}
     for r, c in _cells(rows):
-        if keep(r, c):
-            series.setdefault((c["backend"], c["column"]), []).append((x_of(r, c), c["gflops"], *c["gflops_range"]))
+        for column in keep(r, c):
+            series.setdefault((c["backend"], column), []).append((x_of(r, c), c["gflops"], *c["gflops_range"]))
     for (backend, column), points in series.items():
         points.sort()
         x, y, low, high = np.array(points).T
@@ -106,16 +106,23 @@ def _lines(axis, rows, colours, x_of, keep) -> None:
 
 def _volume(axis, head, rows, colours) -> None:
     largest = max((r["batch"] for r in rows), default=1)
-    _lines(axis, rows, colours, lambda r, c: np.prod(r["lattice"]), lambda r, c: r["batch"] == largest)
+    _lines(
+        axis, rows, colours, lambda r, c: np.prod(r["lattice"]), lambda r, c: [c["column"]] * (r["batch"] == largest)
+    )
     axis.set_xlabel(f"sites (batched and multicore: {largest} right-hand sides)")
 
 
 def _n_rhs(axis, head, rows, colours) -> None:
     largest = max((r["lattice"] for r in rows), key=lambda e: (np.prod(e), e), default=None)
-    _lines(
-        axis, rows, colours, lambda r, c: r["batch"],
-        lambda r, c: r["lattice"] == largest and (c["column"] != "single" or r["batch"] == 1),
-    )  # fmt: skip
+
+    def keep(r, c) -> list[str]:
+        if r["lattice"] != largest:
+            return []
+        if c["column"] == "single":  # a batch of one: where the batched line begins
+            return ["batched"] if r["batch"] == 1 else []
+        return [c["column"]]
+
+    _lines(axis, rows, colours, lambda r, c: r["batch"], keep)
     axis.set_xlabel(f"right-hand sides ({'x'.join(map(str, largest or []))})")
 
 
