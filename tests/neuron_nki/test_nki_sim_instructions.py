@@ -22,9 +22,7 @@ def nki(request, monkeypatch):
     if request.param == "stand-in":
         return nki_sim.nki
     if not nki_sim.real_wheel():
-        pytest.skip(
-            "the official nki wheel is not installed here: it is in no public index, only in the Neuron repository"
-        )
+        pytest.skip("the official nki wheel is not installed here")
     import nki
     import nki.isa
     import nki.language

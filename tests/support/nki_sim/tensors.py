@@ -14,6 +14,9 @@ ON_CHIP = ("sbuf", "psum")
 HBM = ("private_hbm", "shared_hbm")
 INT16_MAX, UINT16_MAX = 32767, 65535
 HBM_REACH_32 = 1 << 32
+_GOOD = (
+    set()
+)  # (shape, strides, start partition, destination) of operands that were found legal: kernels repeat few of them
 
 
 @attrs.define(eq=False)
@@ -44,14 +47,18 @@ class Storage:
     """PSUM only: bytes written last by the tensor engine."""
     initial: np.ndarray | None = None
     """Content before the program starts (constants)."""
+    row_bytes: int = attrs.field(init=False)
+    """Bytes of one partition (on chip)."""
+    total: int = attrs.field(init=False)
+    """Bytes of it all."""
+
+    def __attrs_post_init__(self):
+        self.row_bytes = math.prod(self.shape[1:]) * dtypes.itemsize(self.dtype)
+        self.total = self.row_bytes * self.shape[0]
 
     @property
     def on_chip(self):
         return self.buffer in ON_CHIP
-
-    @property
-    def row_bytes(self):
-        return math.prod(self.shape[1:]) * dtypes.itemsize(self.dtype)
 
     @property
     def banks(self):
@@ -221,6 +228,9 @@ class NkiTensor:
         require(len(keys) <= self.ndim, "NkiTensor[]", "number of indices", len(keys), f"at most {self.ndim}")
         out, axis = self, 0
         for k in keys:
+            if isinstance(k, slice) and k.start is None and k.stop is None and k.step is None:
+                axis += 1
+                continue
             if isinstance(k, (NkiScalar, VirtualRegister)) or (
                 isinstance(k, slice)
                 and any(isinstance(v, (NkiScalar, VirtualRegister)) for v in (k.start, k.stop, k.step))
@@ -572,7 +582,7 @@ class NkiTensor:
     def _check_bounds(self, where, shift=0):
         low, high = self._span()
         start = self._offset + shift
-        total = math.prod(self._storage.shape) * dtypes.itemsize(self._storage.dtype) // self._itemsize
+        total = self._storage.total // self._itemsize
         if self._vector is not None:
             return
         require(
@@ -636,6 +646,15 @@ class NkiTensor:
     def _check_operand(self, where, role, destination=False):
         """What every compute engine asks of an on-chip operand."""
         label = f"{where} {role}"
+        seen = (self.shape, self._strides, self._start, destination)
+        if seen not in _GOOD:
+            self._check_pattern(label, destination)
+            _GOOD.add(seen)
+        if not self._dynamic:
+            self._check_bounds(label)
+
+    def _check_pattern(self, label, destination):
+        """The part that depends on shape, strides and start partition alone."""
         require(1 <= self.shape[0] <= PARTITIONS, label, "partitions", self.shape[0], f"1..{PARTITIONS}")
         start, n = self._start, self.shape[0]
         legal = (0,) if n > 64 else (0, 64) if n > 32 else (0, 32, 64, 96)
@@ -659,8 +678,6 @@ class NkiTensor:
             for stride, count in merged:
                 require(count <= UINT16_MAX, label, "free size", count, f"<= {UINT16_MAX} (uint16)")
                 require(abs(stride) <= INT16_MAX, label, "free stride", stride, "int16, in elements")
-        if not self._dynamic:
-            self._check_bounds(label)
 
     def _slow(self):
         """True where the innermost stride exceeds 16 bytes: half the bandwidth."""
