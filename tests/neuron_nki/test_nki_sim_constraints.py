@@ -917,6 +917,18 @@ def test_an_input_of_another_shape_or_dtype_is_refused():
             program.execute({"x": wrong})
 
 
+def test_arguments_are_counted():
+    def kernel(x, y):
+        pass
+
+    with pytest.raises(NkiValidationError, match="number of arrays"):
+        nki_sim.trace(kernel, [X, X, X])
+    with pytest.raises(NkiValidationError, match=r"missing.*'y'"):
+        nki_sim.trace(kernel, [X])
+    with pytest.raises(NkiValidationError, match="input 'y'"):
+        nki_sim.trace(kernel, [X, X]).execute({"x": X})
+
+
 def test_inputs_are_left_alone_and_a_returned_input_is_an_alias():
     def kernel(x):
         t = sb(128, 64)

@@ -150,6 +150,7 @@ class Program:
     def _execute(self, arrays):
         memory = {}
         for name, shape, dtype in self.inputs:
+            require(name in arrays, "execute", f"input {name!r}", sorted(arrays), [n for n, _, _ in self.inputs])
             given = np.asarray(arrays[name])
             require(
                 given.shape == shape and dtypes.name_of(given.dtype) == dtype,
@@ -221,11 +222,21 @@ def trace(kernel, arrays, constants=None, target="trn2", lnc=1) -> Program:
     parameters = inspect.signature(func).parameters
     _check_signature(func)
     if not isinstance(arrays, Mapping):
-        arrays = dict(zip([p for p in parameters if p not in constants], arrays))
+        free = [p for p in parameters if p not in constants]
+        require(
+            len(arrays) <= len(free),
+            f"kernel {func.__name__}",
+            "number of arrays",
+            len(arrays),
+            f"for the parameters {free}",
+        )
+        arrays = dict(zip(free, arrays))
     for name, value in constants.items():
         require(not isinstance(value, list), f"kernel {func.__name__}", f"argument {name!r}", "a list", "a tuple")
     unknown = sorted((set(arrays) | set(constants)) - set(parameters))
     require(not unknown, f"kernel {func.__name__}", "arguments", unknown, sorted(parameters))
+    lacking = [n for n, p in parameters.items() if p.default is p.empty and n not in arrays and n not in constants]
+    require(not lacking, f"kernel {func.__name__}", "arguments that are missing", lacking, "a value for each")
     spec = []
     for name in (p for p in parameters if p in arrays):
         given = arrays[name]
