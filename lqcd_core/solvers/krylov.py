@@ -169,7 +169,9 @@ class Solver(abc.ABC):
             if isinstance(value, Solver):
                 value = value.parameters()
             elif value is not None and not isinstance(value, (bool, int, float, str)):
-                value = [float(v) for v in value] if isinstance(value, tuple) else repr(value)
+                # (name, options) of a backend is a tuple too
+                numbers = isinstance(value, tuple) and all(isinstance(v, (int, float, np.number)) for v in value)
+                value = [float(v) for v in value] if numbers else repr(value)
             out[field.name] = value
         return out
 

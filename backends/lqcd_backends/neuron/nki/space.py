@@ -21,6 +21,8 @@ from .limits import check_fits
 
 SMALLEST = 32.0
 """Largest scaled product below which a sum is taken again: 53 bits of it are kept above."""
+FLOOR = 2.0**-64
+"""Scale with which products are looked at that overflowed with theirs."""
 
 
 class NKISpace:
@@ -118,14 +120,21 @@ class NKISpace:
     def _checked(self, what: str, sums: Handle, scale: np.ndarray, **vectors) -> np.ndarray:
         """The sums; taken once more where products lay outside the range of their scale, or far below it."""
         values, largest = self._folded(what, sums, scale)
-        wanted = np.array([scale_for(m) for m in largest])
-        off = np.isfinite(largest) & (largest > 0) & ((largest * scale > LARGEST) | (largest * scale < SMALLEST))
-        if off.any():
-            scale = np.where(off, wanted, scale)
-            spec, arrays = self.backend.catalogue.blas(what, self.layout, None, scale)
-            again, _ = self._folded(what, self.backend.run(spec, {**vectors, **arrays})[0], scale)
-            values = np.where(off, again, values)  # the other columns keep the bits that they have by themselves
-        self._scales[what] = scale
+        for _ in range(2):
+            wanted = scale.copy()
+            for k, top in enumerate(largest):
+                if not np.isfinite(top):
+                    wanted[k] = min(scale[k], FLOOR)  # the scale itself may have overflowed: see from far below
+                elif top > 0 and not SMALLEST <= top * scale[k] <= LARGEST:
+                    wanted[k] = scale_for(top)
+            again = wanted != scale
+            if not again.any():
+                break
+            scale = wanted
+            new, found = self._folded(what, self._update(what, None, scale, **vectors)[0], scale)
+            # The other columns keep the bits that they have by themselves.
+            values, largest = np.where(again, new, values), np.where(again, found, largest)
+        self._scales[what] = np.where(np.isfinite(largest), scale, 1.0)
         return values
 
     def _folded(self, what: str, sums: Handle, scale: np.ndarray):
