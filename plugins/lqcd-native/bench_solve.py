@@ -185,8 +185,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.3, help="of one measurement, about")
     parser.add_argument("--solver", choices=["cg", "bicgstab"], default="bicgstab")
-    parser.add_argument("--method", choices=["reliable_updates", "defect_correction"], default="reliable_updates")
-    parser.add_argument("--mass", type=float, default=0.1)
+    parser.add_argument("--method", choices=["reliable_updates", "defect_correction"], default="defect_correction")
+    parser.add_argument("--mass", type=float, default=-0.5)
     parser.add_argument(
         "--alone", type=int, default=3, help="columns solved one by one, of the twelve that are counted"
     )
