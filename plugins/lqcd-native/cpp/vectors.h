@@ -709,22 +709,25 @@ class Hop {
   template <class F>
   void run(const Field& in, const Field* x, Field& out, F&& after) const {
     Call call(*this, in, x, &out);
-    const auto& layout = links_->layout;
     call.args.stream = 0;
-    const int64_t blocks = blocks_of(*layout), most = (blocks + call.threads - 1) / call.threads;
-    const int64_t tile = std::max<int64_t>(1, std::min<int64_t>(tile_ / kBlock, most));
-    const int groups = call.args.groups;
-    parallel(call.threads, (blocks + tile - 1) / tile, [&](int64_t k) {
-      const int64_t end = std::min(blocks, (k + 1) * tile);
-      for (int first = 0; first < groups; first += block_) {
-        const int last = std::min(groups, first + block_);
-        HopArgs a = call.args;
-        a.in += first, a.out += first, a.x += first, a.groups = last - first;
-        for (int64_t b = k * tile; b < end; ++b) {
-          const SiteRange r = block_range(*layout, b);
-          layout->ops().hop(a, r.begin, r.begin + r.count);
-          for (int g = first; g < last; ++g) after(g, b, r);
-        }
+    // In the order of sweep(), a piece being whole blocks.
+    const Layout& l = *links_->layout;
+    const int64_t per = blocks_per_slice(l), slices = l.extent[0];
+    const int64_t tile = std::clamp<int64_t>(tile_ / kBlock, 1, per), pieces = (per + tile - 1) / tile;
+    const int64_t wanted = call.threads > 1 ? 4 * call.threads : 1, cuts = std::min<int64_t>(slices, (wanted + pieces - 1) / pieces);
+    parallel(call.threads, pieces * cuts, [&](int64_t task) {
+      const int64_t piece = task / cuts, cut = task % cuts;
+      const int64_t begin = piece * tile, end = std::min(per, begin + tile);
+      HopArgs a = call.args;
+      for (int g = 0; g < call.args.groups; g += block_) {
+        a.groups = std::min(block_, call.args.groups - g);
+        a.in = call.args.in + g, a.out = call.args.out + g, a.x = call.args.x + g;
+        for (int64_t t = slices * cut / cuts; t < slices * (cut + 1) / cuts; ++t)
+          for (int64_t b = t * per + begin; b < t * per + end; ++b) {
+            const SiteRange r = block_range(l, b);
+            l.ops().hop(a, r.begin, r.begin + r.count);
+            for (int k = g; k < g + a.groups; ++k) after(k, b, r);
+          }
       }
     });
   }
