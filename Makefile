@@ -6,7 +6,7 @@ BIN = $(VENV)/bin
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 
-.PHONY: demo test native sanitize slow lint asv clean
+.PHONY: demo test native sanitize slow lint asv asv-smoke asv-compare bench performance instructions instructions-record clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -70,10 +70,50 @@ lint: $(VENV)/.test
 	$(BIN)/pip install --quiet ruff
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-# Quick benchmarks of the current environment.
+# Benchmarks of the current environment, each once: everything, or what runs in about two minutes. Both fail if one errs.
+ASV = ../$(BIN)/asv
+ASV_HERE = -E existing:../$(BIN)/python
+ASV_RUN = $(ASV) run --quick --show-stderr $(ASV_HERE) --set-commit-hash "$$(git rev-parse HEAD)"
+ASV_READY = cd asv_benchmarks && $(ASV) machine --yes > /dev/null && $(ASV) check $(ASV_HERE)
+# One thread and one column at 8^4 in single precision, of whatever has such parameters.
+SMOKE = ^(?!.*(16x16x16x16|double.*x|, 12|, .all))
 asv: $(VENV)/.test
-	cd asv_benchmarks && ../$(BIN)/asv machine --yes > /dev/null && ../$(BIN)/asv check -E existing:../$(BIN)/python \
-	    && ../$(BIN)/asv run --quick --show-stderr -E existing:../$(BIN)/python --set-commit-hash "$$(git rev-parse HEAD)"
+	$(ASV_READY) && $(ASV_RUN)
+
+asv-smoke: $(VENV)/.test
+	$(ASV_READY) && $(ASV_RUN) -b "$(SMOKE)"
+
+# This commit against another, each installed in an environment of its own, in interleaved rounds: make asv-compare BASE=main~1
+BASE ?= HEAD~1
+BENCHMARKS ?= .
+asv-compare: $(VENV)/.test
+	cd asv_benchmarks && $(ASV) machine --yes > /dev/null \
+	    && $(ASV) continuous --factor 1.3 --interleave-rounds -a rounds=4 --show-stderr -b "$(BENCHMARKS)" "$(BASE)" HEAD
+
+# The tables of docs/performance.md: on a quiet machine. What was measured already is kept; remove the folder to begin anew.
+BENCH = build/bench
+BENCH_OPTIONS ?= --lattice 8x8x8x8 --lattice 16x16x16x16 --lattice 32x16x16x16 --batch 1,12
+bench: $(VENV)/.test
+	mkdir -p $(BENCH)
+	$(BIN)/lqcd bench $(BENCH_OPTIONS) -o $(BENCH)/rows.jsonl --resume --plot $(BENCH)/plots
+
+# Static HTML of asv's results and of the sweep's pictures, looked at in a browser without network where one is installed.
+PERFORMANCE = build/performance
+performance: $(VENV)/.test
+	ls asv_benchmarks/.asv/results/*/*existing*.json > /dev/null 2>&1 || $(MAKE) asv-smoke
+	cd asv_benchmarks && $(ASV) publish
+	mkdir -p $(PERFORMANCE)
+	test -f $(BENCH)/rows.jsonl || $(MAKE) bench BENCH_OPTIONS="--lattice 8x4x4x4 --lattice 8x8x8x8 --batch 1,4 --rounds 3 --seconds 0.02"
+	$(BIN)/python asv_benchmarks/page.py --asv asv_benchmarks/.asv/html --plots $(BENCH)/plots --rows $(BENCH)/rows.jsonl \
+	    --output $(PERFORMANCE)
+	$(BIN)/python asv_benchmarks/browser.py $(PERFORMANCE)/index.html --screenshot $(PERFORMANCE)/page.png
+
+# Instructions of the native kernels under callgrind against the record; code 2: they cannot be counted here, and it says why.
+instructions: $(NATIVE)/.native
+	$(NATIVE)/bin/python asv_benchmarks/instructions.py || [ $$? -eq 2 ]
+
+instructions-record: $(NATIVE)/.native
+	$(NATIVE)/bin/python asv_benchmarks/instructions.py --record
 
 clean:
 	rm -rf $(VENV) $(NATIVE) $(DEMO) build *.egg-info
