@@ -344,6 +344,9 @@ def test_who_solves_is_said_and_can_be_forced():
     info = solve(M, b, CG).info
     assert info.inside == "native" and "inside native" in str(info) and info.as_dict()["inside"] == "native"
     assert solve(M, b, CG, device_solve=False).info.inside == ""
+    assert "runs whole solves itself" in str(explain(OPERATORS["wilson"], LINKS, backend="native"))
+    half = solve(bind(precision="half"), b, ConjugateGradient(tol=1e-2))
+    assert half.info.inside == "" and half.info.converged  # 16-bit storage is the core's
     assert solve(M, b, GCR(tol=1e-8)).info.inside == ""  # the core's, without a word
     with pytest.raises(BackendUnavailable, match="leaves a GCR solve"):
         solve(M, b, GCR(tol=1e-8), device_solve=True)

@@ -258,7 +258,8 @@ class NativeBackend:
         """Instruction set, lanes, threads and the cost model's account of a hop, for ``explain``."""
         layout = self._layout(request.geometry, request.precision, FULL)
         cost = tune.cost(layout, request.n_rhs, 12 if self._two_rows else 18, 2)
-        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}"
+        solves = "; runs whole solves itself" if request.precision.name in ("double", "single") else ""
+        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}{solves}"
 
 
 class SlabHop:
