@@ -1,8 +1,7 @@
 r"""Vector updates and reductions, fused: a CG iteration is three launches. Needs ``nki`` and sibling ``exact`` only.
 
-1. the operator (``normal`` makes :math:`M^\dagger M` one launch), 2. ``cg_update``: :math:`x' = x + a p,\ r' = r - a q,\ |r'|^2`,
-3. ``axpy`` as :math:`p' = r + \beta p`. :math:`p^\dagger q` is ``inner``; in CG on the normal equations it is the norm that
-``axpy_norm2`` and ``cg_update`` bring along.
+1. the operator (``normal_inner``: :math:`q = M^\dagger M p` and :math:`p^\dagger q`), 2. ``cg_update``: :math:`x' = x + a p,\ r' = r - a q,\ |r'|^2`,
+3. ``axpy`` as :math:`p' = r + \beta p`.
 
 A vector is seen as blocks: layout ``vector`` as (n_rhs, P, R, 4, 2, 3X) with coefficients per right-hand side as [P, 1] columns;
 layout ``tensor`` as (rows, sites, n_rhs) with coefficients along the free axis, its imaginary partners one partition apart
@@ -148,12 +147,24 @@ class _View:
             else:
                 moving = index * stride if moving is None else moving + index * stride
         pattern = [[size, self.p], [1, size]]
-        target = partials.ap(pattern, offset) if moving is None else partials.ap(pattern, offset, moving, None, len(partials.shape) - 1)
+        target = (
+            partials.ap(pattern, offset)
+            if moving is None
+            else partials.ap(pattern, offset, moving, None, len(partials.shape) - 1)
+        )
         nisa.dma_copy(target, sums)
 
     def partials(self, kinds=1):
         columns = 1 if self.tensor else self.n_rhs
         return nl.ndarray((kinds, columns, self.tiles, self.p, NUMBERS, self.segments), nl.float32, nl.shared_hbm)
+
+
+def real_inner(x, y, scale, plan):
+    """Limb sums of Re conj(x) y, as a part of another kernel."""
+    v = _View(plan)
+    sums, powers = v.partials(), v.table(scale)
+    v.every(lambda b, i: v.reduce(sums, v.load(x, b, i), v.load(y, b, i), powers, b, i))
+    return sums
 
 
 @nki.jit

@@ -43,7 +43,14 @@ def plan(layout: VectorLayout, tile_reals: int = TILE_REALS) -> tuple:
     return (False, p, rows // together, width, n, 3 * x, width // length, length)
 
 
-def blas(layout: VectorLayout, operation: str, real: bool = True, gamma5: bool = False, tile_reals: int = TILE_REALS) -> KernelSpec:
+def sums_shape(layout: VectorLayout, cut: tuple, kinds: int = 1) -> tuple[int, ...]:
+    """Shape of limb sums: (parts, right-hand sides or 1, tiles, partitions, NUMBERS, segments)."""
+    return (kinds, 1 if cut[0] else layout.n_rhs, cut[2], cut[1], NUMBERS, cut[6])
+
+
+def blas(
+    layout: VectorLayout, operation: str, real: bool = True, gamma5: bool = False, tile_reals: int = TILE_REALS
+) -> KernelSpec:
     """The kernel of one of OPERATIONS. ``real``: the coefficients of axpy are real. ``gamma5``: scale is gamma5.
 
     Raises
@@ -55,14 +62,16 @@ def blas(layout: VectorLayout, operation: str, real: bool = True, gamma5: bool =
         raise ParameterError(f"no vector kernel {operation!r}; there are {', '.join(OPERATIONS)}.")
     takes, gives = OPERATIONS[operation]
     cut = plan(layout, tile_reals)
-    columns = 1 if cut[0] else layout.n_rhs
-    sums = (2 if operation == "inner" else 1, columns, cut[2], cut[1], NUMBERS, cut[6])
+    sums = sums_shape(layout, cut, 2 if operation == "inner" else 1)
     table = (PARTITIONS, layout.n_rhs, 4)
     inputs = [
-        TensorArg(a, table, "float32") if a in ("coefficients", "scale") else TensorArg(a, layout.shape, layout.dtype) for a in takes
+        TensorArg(a, table, "float32") if a in ("coefficients", "scale") else TensorArg(a, layout.shape, layout.dtype)
+        for a in takes
     ]
     outputs = [
-        TensorArg(f"output_{k}", sums, "float32") if g == "sums" else TensorArg(f"output_{k}", layout.shape, layout.dtype)
+        TensorArg(f"output_{k}", sums, "float32")
+        if g == "sums"
+        else TensorArg(f"output_{k}", layout.shape, layout.dtype)
         for k, g in enumerate(gives)
     ]
     constants = {"plan": cut}

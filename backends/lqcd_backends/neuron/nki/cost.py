@@ -65,7 +65,9 @@ def predict(layout: VectorLayout) -> Cost:
         s, p = rows * layout.sites[3], nt * nz * ny
         # Elements of the two-input instructions of one tile: t and y have real gamma entries, z and x imaginary ones.
         real, imaginary = [6, 6], [3] * 4
-        hops = [4 * [18] + 2 * [18] + 2 * [12] + gamma for gamma in (real, imaginary, real, imaginary) for _ in range(2)]
+        hops = [
+            4 * [18] + 2 * [18] + 2 * [12] + gamma for gamma in (real, imaginary, real, imaginary) for _ in range(2)
+        ]
         sums = [[12, *gamma] for gamma in (real, imaginary, real, imaginary) for _ in range(2)][1:]
         select = [12 / min(2, rows)] * (2 * min(2, rows)) if layout.parity is not FULL else []
         lengths = [m * s for group in (*hops, *sums, select, [24]) for m in group]
@@ -105,7 +107,9 @@ class Choice:
     """True if the user named it."""
 
     def __str__(self) -> str:
-        lines = [f"kernel {KERNELS[self.formulation]}, {'as asked' if self.forced else 'the smaller predicted time'} (predictions, not measured):"]
+        lines = [
+            f"kernel {KERNELS[self.formulation]}, {'as asked' if self.forced else 'the smaller predicted time'} (predictions, not measured):"
+        ]
         for name, c in self.costs.items():
             gflops = FLOPS / c.time
             lines.append(
@@ -149,7 +153,9 @@ def choose(
         else:
             costs[name] = predict(layout)
     if force in refused or not costs:
-        raise ParameterError(f"kernel {force or 'of any kind'} cannot run here: {refused.get(force) or '; '.join(refused.values())}.")
+        raise ParameterError(
+            f"kernel {force or 'of any kind'} cannot run here: {refused.get(force) or '; '.join(refused.values())}."
+        )
     best = force or min(costs, key=lambda name: costs[name].time)
     return Choice(best, costs, refused, force is not None)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
+import attrs
 
 from lqcd_core.errors import ParameterError
 from lqcd_core.geometry import FULL
 
+from .blas_specs import plan, sums_shape
 from .layout import VectorLayout
 from .spec import KernelSpec, TensorArg
 
@@ -24,7 +25,12 @@ def _vector(layout: VectorLayout, name: str) -> TensorArg:
 
 def _geometry(layout: VectorLayout) -> dict:
     if layout.formulation == "vector":
-        return {"sites": layout.sites, "block": layout.block, "n_rhs": layout.n_rhs}
+        return {
+            "sites": layout.sites,
+            "block": layout.block,
+            "link_buffers": layout.link_buffers,
+            "n_rhs": layout.n_rhs,
+        }
     return {
         "inner": layout.inner, "rows": layout.rows, "nodes": layout.nodes, "slots": layout.slots, "parity": -1 if layout.parity is FULL else layout.parity,
         "generation": layout.generation,
@@ -74,18 +80,26 @@ def site_term(layout: VectorLayout, kind: str = "scalar") -> KernelSpec:
     return _finish(layout, "site_term", kind, [_vector(layout, "chi")], _geometry(layout), "A")
 
 
-def normal(layout: VectorLayout, kind: str = "scalar") -> KernelSpec:
-    """M^dagger M psi in one launch, full lattice, no blocks, one core (LNC 1). Arguments: psi, links, [diagonal], scalars.
+def normal(layout: VectorLayout, kind: str = "scalar", inner: bool = False) -> KernelSpec:
+    """M^dagger M psi in one launch, full lattice, LNC 1. Arguments: psi, links, scalars [, scale].
+
+    With ``inner`` the launch also gives the limb sums of Re psi^dagger M^dagger M psi (see blas_specs.fold_sums): what CG needs.
 
     Raises
     ------
     ParameterError
-        On one parity or with blocks: compose it of two launches.
+        On one parity, with blocks, or with a twist in the tensor layout: compose it of two launches.
     """
     if layout.parity is not FULL or kind == "blocks" or (kind == "twist" and layout.formulation == "tensor"):
         raise ParameterError(f"no fused M^dagger M for a {kind} diagonal in this layout; compose it of M and M^dagger.")
-    inputs = [_vector(layout, "psi"), TensorArg("links", layout.links_shape, layout.link_dtype)]
-    return _finish(layout, "normal", kind, inputs, _geometry(layout), "M^dagger M")
+    inputs = [_vector(layout, "psi"), TensorArg("links", layout.links_shape, layout.link_dtype), SCALARS]
+    constants = _geometry(layout) | ({"diag": kind} if layout.formulation == "vector" else {})
+    if not inner:
+        return _spec(layout, "normal", inputs, constants, "M^dagger M")
+    cut = plan(layout)
+    inputs.append(TensorArg("scale", (128, layout.n_rhs, 4), "float32"))
+    spec = _spec(layout, "normal_inner", inputs, constants | {"plan": cut}, "M^dagger M with its inner product")
+    return attrs.evolve(spec, outputs=(*spec.outputs, TensorArg("output_1", sums_shape(layout, cut), "float32")))
 
 
 def _finish(layout, name, kind, inputs, constants, what):
@@ -96,8 +110,3 @@ def _finish(layout, name, kind, inputs, constants, what):
     elif layout.formulation == "vector":
         constants = {**constants, "diag": kind}
     return _spec(layout, name, (*inputs, SCALARS), constants, what)
-
-
-def elements(layout: VectorLayout) -> int:
-    """Reals of one right-hand side."""
-    return math.prod(layout.shape) // layout.n_rhs

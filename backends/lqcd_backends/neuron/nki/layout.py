@@ -69,7 +69,8 @@ def eight_links(links: Links, target) -> np.ndarray:
     """
     u = 0.5 * links.folded(np.complex128)
     out = [
-        u[..., mu, :, :] if sign > 0 else np.roll(u[..., mu, :, :], 1, axis=mu).conj().swapaxes(-1, -2) for mu, sign in SHIFTS
+        u[..., mu, :, :] if sign > 0 else np.roll(u[..., mu, :, :], 1, axis=mu).conj().swapaxes(-1, -2)
+        for mu, sign in SHIFTS
     ]
     return np.stack([a if target is FULL else links.geometry.split_parity(a, target) for a in out])
 
@@ -154,12 +155,16 @@ class VectorLayout:
                 best = rows
         return best
 
-    def why_not(self) -> str | None:
-        """None if the kernels of this layout fit the core, else the sentence that says what to change."""
+    def why_not(self, kind: str = "scalar") -> str | None:
+        """None if the kernels of this layout, with a diagonal of this kind, fit the core; else what to change."""
         size = max(self.nbytes, math.prod(self.links_shape) * array_type(self.link_dtype).itemsize)
         if size >= 1 << 32:
             return f"a tensor of {size} B is beyond the 32-bit addresses of a kernel (4294967296 B); use fewer right-hand sides or more shards"
-        if self.formulation == "tensor" and not self.rows:
+        if self.formulation == "vector":
+            need, there = self._need(self.block[3], 1, kind == "blocks"), SBUF_BYTES[self.generation]
+            if need > there:
+                return f"rows of {self.sites[3]} sites need {need} B of a partition, which has {there} B; cut the lattice in x or use 16-bit storage"
+        elif not self.rows:
             return (
                 f"{self.n_rhs} right-hand sides of {self.dtype} on rows of {self.inner[3]} sites do not fit "
                 f"{SBUF_BYTES[self.generation]} B of a partition twice; use fewer at a time or 16-bit storage"
@@ -180,7 +185,7 @@ class VectorLayout:
                         p = nt * nz * ny
                         if p > PARTITIONS or (even and (nt % 2 or nz % 2 or (ny * rows) % 2)):
                             continue
-                        if not self._fits(rows * x, rows) and rows > 1:
+                        if rows > 1 and self._need(rows) > 0.95 * SBUF_BYTES[self.generation]:
                             continue
                         # Fewest partition-cycles first; among equals, rows of the wanted length, then contiguous y.
                         score = (p * min(rows, wanted), rows <= wanted, rows, -ny)
@@ -188,13 +193,18 @@ class VectorLayout:
                             best = (score, (nt, nz, ny, rows))
         return best[1]
 
-    def _fits(self, s: int, rows: int) -> bool:
+    def _need(self, rows: int, link_buffers: int = 2, blocks: bool = True) -> int:
+        """Kernel A: bytes per partition of all tiles for so many rows of x."""
         w, wl = (array_type(d).itemsize for d in (self.dtype, self.link_dtype))
-        x = s // rows
-        loads = 2 * (24 * x * w * (5 * rows + 2 + rows) + 144 * s * wl)
-        work = 4 * s * (12 * 3 + 72 + 24) + 24 * s * w
-        blocks = s * (144 * wl + 4 * (72 + 48))
-        return loads + work + blocks < 0.95 * SBUF_BYTES[self.generation]
+        row, s, own = 24 * self.sites[3], rows * self.sites[3], 0 if self.parity is FULL else 1
+        spinors = 2 * w * row * ((rows + 2) + 4 * rows + own * rows + rows)
+        need = spinors + link_buffers * 144 * s * wl + 4 * s * (36 + 72 + 24) + 64
+        return need + (s * (144 * wl + 4 * 24) if blocks else 0)
+
+    @property
+    def link_buffers(self) -> int:
+        """Kernel A: 2, or 1 where rows of x are so long that two buffers of links do not fit."""
+        return 2 if self._need(self.block[3]) <= SBUF_BYTES[self.generation] else 1
 
     @cached_property
     def groups(self) -> tuple[int, int, int]:
@@ -237,7 +247,9 @@ class VectorLayout:
         array = np.asarray(array)
         want = (self.n_rhs, *self.sites, 4, 3)
         if array.shape != want:
-            raise FieldShapeError(f"cannot pack an array of shape {array.shape}: this layout holds (n, T, Z, Y, X, 4, 3) = {want}.")
+            raise FieldShapeError(
+                f"cannot pack an array of shape {array.shape}: this layout holds (n, T, Z, Y, X, 4, 3) = {want}."
+            )
         parts = np.stack([array.real, array.imag]).astype(np.float32)  # ri, n, t, z, y, x, s, c
         if self.formulation == "vector":
             return cast(parts.transpose(1, 2, 3, 4, 6, 0, 7, 5).reshape(self.shape), self.dtype)
@@ -335,7 +347,9 @@ class VectorLayout:
             chiral = term.blocks + 1j * term.twist * np.array([1.0, -1.0])[:, None, None] * np.eye(6)
             chiral = chiral + 1j * np.imag(term.scalar) * np.eye(6)
         else:
-            chiral = np.broadcast_to(1j * term.twist * np.array([1.0, -1.0])[:, None, None] * np.eye(6), (*self.sites, 2, 6, 6))
+            chiral = np.broadcast_to(
+                1j * term.twist * np.array([1.0, -1.0])[:, None, None] * np.eye(6), (*self.sites, 2, 6, 6)
+            )
         if self.formulation == "vector":
             parts = np.moveaxis(np.stack([chiral.real, chiral.imag]), 0, 5).reshape(*self.sites, 2, 2, 36)
             return cast(self._to_groups(parts), self.link_dtype)

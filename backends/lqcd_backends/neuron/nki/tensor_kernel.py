@@ -22,6 +22,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from .blas_kernels import real_inner
+
 SHIFTS = ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, -1), (3, 1), (3, -1))
 BANK = 512
 """float32 per partition in a PSUM bank."""
@@ -32,7 +34,10 @@ class Slice:
 
     def __init__(self, index, extent, odd, edge=None):
         self.index, self.odd = index, odd
-        self.first, self.last = edge == 0 if edge is not None else False, edge == extent - 1 if edge is not None else False
+        self.first, self.last = (
+            edge == 0 if edge is not None else False,
+            edge == extent - 1 if edge is not None else False,
+        )
         self.before = extent - 1 if self.first else index - 1
         self.after = 0 if self.last else index + 1
 
@@ -76,7 +81,9 @@ def at(tensor, pattern, terms):
     return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)
 
 
-def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, form, dagger, per_site):
+def _apply(
+    psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, form, dagger, per_site
+):
     t, z, y, x = inner
     n, sub = slots
     stride, rows_k, columns = 128 // (4 if generation >= 3 else 2), 24 * sub, 24 * sub
@@ -135,7 +142,12 @@ def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, p
     def load_blocks(tile, tensor, width, st, sz, sy):
         def copy(partitions, first):
             total = tensor.shape[1] * width
-            terms = ((first, total), (st.index, z * y * x * width), (sz.index, y * x * width), (sy.index, sites * width))
+            terms = (
+                (first, total),
+                (st.index, z * y * x * width),
+                (sz.index, y * x * width),
+                (sy.index, sites * width),
+            )
             nisa.dma_copy(tile[partitions, :], at(tensor, [[total, rows_k], [1, sites * width]], terms))
 
         per_slot(copy)
@@ -148,7 +160,9 @@ def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, p
         return ((slot * sub) ^ step) // sub
 
     if diagonal is not None and not per_site:
-        per_slot(lambda partitions, first: nisa.dma_copy(extra[0][partitions, :], diagonal[first : first + rows_k, 0, :]))
+        per_slot(
+            lambda partitions, first: nisa.dma_copy(extra[0][partitions, :], diagonal[first : first + rows_k, 0, :])
+        )
         if dagger:
             nisa.tensor_scalar(extra[0], extra[0], nl.multiply, sign)
 
@@ -232,7 +246,9 @@ def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, p
             acc = bank[:, 0:width]
             even = turn["bank"] % 2 == 0
             if form == "hop" and dagger:
-                nisa.activation(done, nl.copy, acc, None, sign) if even else nisa.tensor_scalar(done, acc, nl.multiply, sign)
+                nisa.activation(done, nl.copy, acc, None, sign) if even else nisa.tensor_scalar(
+                    done, acc, nl.multiply, sign
+                )
             elif form == "hop":
                 nisa.activation(done, nl.copy, acc) if even else nisa.tensor_copy(done, acc, nisa.engine.vector)
             elif dagger:
@@ -250,13 +266,12 @@ def _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, p
 
         per_slot(store)
 
-    # LNC 2: the cores share t where it can be halved (on slices of both parities), else z; else the second has nothing to do.
+    # LNC 2: the cores share t where it can be halved (on slices of both parities), else z; else both do all of it
+    # and write the same values.
     cores, core = nl.num_programs(0), nl.program_id(0)
     ranges, unit = [(0, t), (0, z)], 4 if halves else 2
     if cores == 2:
         axis = 0 if t % unit == 0 else 1 if z % unit == 0 else None
-        if axis is None and core == 1:
-            return
         if axis is not None:
             extent = (t, z)[axis]
             ranges[axis] = (core * extent // 2, (core + 1) * extent // 2)
@@ -287,7 +302,23 @@ def dirac_blocks(psi, links, diagonal, scalars, inner, rows, nodes, slots, parit
     """A psi - H psi on the full lattice; ``diagonal`` holds a block per site, or one for all (the twist)."""
     out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
     per_site = diagonal.shape[1] > 1
-    _apply(psi, None, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, per_site)
+    _apply(
+        psi,
+        None,
+        links,
+        diagonal,
+        scalars,
+        out,
+        inner,
+        rows,
+        nodes,
+        slots,
+        parity,
+        generation,
+        "dirac",
+        dagger,
+        per_site,
+    )
     return out
 
 
@@ -304,7 +335,23 @@ def close_blocks(psi, chi, links, diagonal, scalars, inner, rows, nodes, slots, 
     """A chi - H psi with blocks."""
     out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
     per_site = diagonal.shape[1] > 1
-    _apply(psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, per_site)
+    _apply(
+        psi,
+        chi,
+        links,
+        diagonal,
+        scalars,
+        out,
+        inner,
+        rows,
+        nodes,
+        slots,
+        parity,
+        generation,
+        "dirac",
+        dagger,
+        per_site,
+    )
     return out
 
 
@@ -321,15 +368,31 @@ def site_term_blocks(chi, diagonal, scalars, inner, rows, nodes, slots, parity, 
     """A chi with blocks."""
     out = nl.ndarray(chi.shape, chi.dtype, nl.shared_hbm)
     per_site = diagonal.shape[1] > 1
-    _apply(chi, chi, None, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, per_site)
+    _apply(
+        chi, chi, None, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, per_site
+    )
+    return out
+
+
+def _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
+    """M^dagger M psi, A = s: the vector between stays in device memory."""
+    middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(
+        psi, None, links, None, scalars, middle, inner, rows, nodes, slots, parity, generation, "dirac", False, False
+    )
+    _apply(middle, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", True, False)
     return out
 
 
 @nki.jit
 def normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
-    """M^dagger M psi in one launch, A = s: the vector between stays in device memory."""
-    middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    _apply(psi, None, links, None, scalars, middle, inner, rows, nodes, slots, parity, generation, "dirac", False, False)
-    _apply(middle, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", True, False)
-    return out
+    """M^dagger M psi in one launch, A = s."""
+    return _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation)
+
+
+@nki.jit
+def normal_inner(psi, links, scalars, scale, inner, rows, nodes, slots, parity, generation, plan):
+    """M^dagger M psi, and limb sums of Re psi^dagger M^dagger M psi."""
+    out = _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation)
+    return out, real_inner(psi, out, scale, plan)

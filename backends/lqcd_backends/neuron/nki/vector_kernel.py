@@ -19,6 +19,8 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
+from .blas_kernels import real_inner
+
 # Per direction t, z, y, x: row s of the upper right block of gamma as (column, real part, imaginary part); the lower left
 # block is its conjugate transpose. DeGrand-Rossi basis.
 UPPER = (
@@ -117,7 +119,7 @@ def _frame(psi, sites, n_rhs):
     return frame, fs
 
 
-def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, diag, parity, n_rhs):
+def _apply(psi, chi, links, diagonal, scalars, out, sites, block, link_buffers, form, dagger, diag, parity, n_rhs):
     t, z, y, x = sites
     nt, nz, ny, rows = block
     p, s, row = nt * nz * ny, rows * x, 24 * x
@@ -136,7 +138,7 @@ def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, 
     ctr = [_tile(p, (rows + 2) * row, psi.dtype) for _ in range(2)]
     nbr = [[_tile(p, rows * row, psi.dtype) for _ in range(4)] if hops else [] for _ in range(2)]
     own = [_tile(p, rows * row, chi.dtype) for _ in range(2)] if chi is not None else None
-    u = [_tile(p, 144 * s, links.dtype) for _ in range(2)] if hops else None
+    u = [_tile(p, 144 * s, links.dtype) for _ in range(link_buffers)] if hops else None
     blocks = _tile(p, 144 * s, diagonal.dtype) if diag == "blocks" else None
     half, moved = _tile(p, 12 * s, f32), _tile(p, 12 * s, f32)
     one, two, w = _tile(p, 36 * s, f32), _tile(p, 36 * s, f32), _tile(p, 12 * s, f32)
@@ -267,7 +269,7 @@ def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, 
             (gy, p * 144 * s),
         )
         if hops:
-            nisa.dma_copy(u[k](0, (1, 144 * s)), at(links, [[144 * s, p], [1, 144 * s]], where))
+            nisa.dma_copy(u[k % link_buffers](0, (1, 144 * s)), at(links, [[144 * s, p], [1, 144 * s]], where))
         if diag == "blocks":
             nisa.dma_copy(blocks(0, (1, 144 * s)), at(diagonal, [[144 * s, p], [1, 144 * s]], where))
 
@@ -297,7 +299,7 @@ def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, 
                     if parity:
                         choose(side)
                     h = moved
-                multiply(d, u[ku], h)
+                multiply(d, u[ku % link_buffers], h)
                 reconstruct(mu, sign, d == 0)
         else:
             nisa.memset(acc(0, (1, 24 * s)), 0.0)
@@ -314,18 +316,18 @@ def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, 
             nisa.scalar_tensor_tensor(done, own_site, nl.multiply, column(0), nl.subtract, total)
         nisa.dma_copy(at(out, lattice(ps, rows), place(gt, gz, gy, b, ps)), result[k](0, (1, rows * row)))
 
-    # LNC 2: the two cores share the first axis of blocks that has an even number of them.
+    # LNC 2: the two cores share the first axis of blocks that has an even number of them, else the right-hand sides if those
+    # are even; else both do all of it and write the same values.
     cores, core = nl.num_programs(0), nl.program_id(0)
-    counts, start = list(groups), [0, 0, 0]
+    counts, start, columns, first_column = list(groups), [0, 0, 0], n_rhs, 0
     if cores == 2:
         axis = next((k for k in range(3) if groups[k] % 2 == 0), None)
-        if axis is None:
-            counts = counts if core == 0 else None  # an odd number of blocks on every axis: one core has nothing to do
-        else:
+        if axis is not None:
             counts[axis] //= 2
             start[axis] = core * counts[axis]
-    if counts is None:
-        return
+        elif n_rhs % 2 == 0:
+            columns = n_rhs // 2
+            first_column = core * columns
     inner = next((k for k in (2, 1, 0) if counts[k] > 1), 2)
     others = [k for k in range(3) if k != inner]
 
@@ -335,10 +337,10 @@ def _apply(psi, chi, links, diagonal, scalars, out, sites, block, form, dagger, 
             for axis, value in ((others[0], i), (others[1], j), (inner, m)):
                 g[axis] = value + start[axis]
             load_links(*g, k)
-            if n_rhs == 1:
-                tile(*g, 0, k, k)
+            if columns == 1:
+                tile(*g, first_column, k, k)
             else:
-                in_pairs(n_rhs, lambda b, kb: tile(*g, b, kb, k))
+                in_pairs(columns, lambda b, kb: tile(*g, b + first_column, kb, k))
 
         in_pairs(counts[inner], step)
 
@@ -351,70 +353,84 @@ def _output(sites, n_rhs, like):
 
 
 @nki.jit
-def hop(psi, links, scalars, sites, block, dagger, parity, n_rhs):
+def hop(psi, links, scalars, sites, block, link_buffers, dagger, parity, n_rhs):
     """H psi, or H^dagger psi."""
     out = _output(sites, n_rhs, psi)
-    _apply(psi, None, links, None, scalars, out, sites, block, "hop", dagger, "scalar", parity, n_rhs)
+    _apply(psi, None, links, None, scalars, out, sites, block, link_buffers, "hop", dagger, "scalar", parity, n_rhs)
     return out
 
 
 @nki.jit
-def dirac(psi, links, scalars, sites, block, dagger, diag, n_rhs):
+def dirac(psi, links, scalars, sites, block, link_buffers, dagger, diag, n_rhs):
     """A psi - H psi on the full lattice, A = s + i mu gamma5."""
     out = _output(sites, n_rhs, psi)
-    _apply(psi, None, links, None, scalars, out, sites, block, "dirac", dagger, diag, False, n_rhs)
+    _apply(psi, None, links, None, scalars, out, sites, block, link_buffers, "dirac", dagger, diag, False, n_rhs)
     return out
 
 
 @nki.jit
-def dirac_blocks(psi, links, diagonal, scalars, sites, block, dagger, n_rhs):
+def dirac_blocks(psi, links, diagonal, scalars, sites, block, link_buffers, dagger, n_rhs):
     """A psi - H psi on the full lattice with blocks per site."""
     out = _output(sites, n_rhs, psi)
-    _apply(psi, None, links, diagonal, scalars, out, sites, block, "dirac", dagger, "blocks", False, n_rhs)
+    _apply(
+        psi, None, links, diagonal, scalars, out, sites, block, link_buffers, "dirac", dagger, "blocks", False, n_rhs
+    )
     return out
 
 
 @nki.jit
-def close(psi, chi, links, scalars, sites, block, dagger, diag, n_rhs):
+def close(psi, chi, links, scalars, sites, block, link_buffers, dagger, diag, n_rhs):
     """A chi - H psi, chi on the target's parity and psi on the other."""
     out = _output(sites, n_rhs, psi)
-    _apply(psi, chi, links, None, scalars, out, sites, block, "dirac", dagger, diag, True, n_rhs)
+    _apply(psi, chi, links, None, scalars, out, sites, block, link_buffers, "dirac", dagger, diag, True, n_rhs)
     return out
 
 
 @nki.jit
-def close_blocks(psi, chi, links, diagonal, scalars, sites, block, dagger, n_rhs):
+def close_blocks(psi, chi, links, diagonal, scalars, sites, block, link_buffers, dagger, n_rhs):
     """A chi - H psi with blocks per site."""
     out = _output(sites, n_rhs, psi)
-    _apply(psi, chi, links, diagonal, scalars, out, sites, block, "dirac", dagger, "blocks", True, n_rhs)
+    _apply(psi, chi, links, diagonal, scalars, out, sites, block, link_buffers, "dirac", dagger, "blocks", True, n_rhs)
     return out
 
 
 @nki.jit
-def site_term(chi, scalars, sites, block, diag, n_rhs):
+def site_term(chi, scalars, sites, block, link_buffers, diag, n_rhs):
     """A chi, A = s + i mu gamma5."""
     out = _output(sites, n_rhs, chi)
-    _apply(chi, chi, None, None, scalars, out, sites, block, "diag", False, diag, False, n_rhs)
+    _apply(chi, chi, None, None, scalars, out, sites, block, link_buffers, "diag", False, diag, False, n_rhs)
     return out
 
 
 @nki.jit
-def site_term_blocks(chi, diagonal, scalars, sites, block, n_rhs):
+def site_term_blocks(chi, diagonal, scalars, sites, block, link_buffers, n_rhs):
     """A chi with blocks per site."""
     out = _output(sites, n_rhs, chi)
-    _apply(chi, chi, None, diagonal, scalars, out, sites, block, "diag", False, "blocks", False, n_rhs)
+    _apply(chi, chi, None, diagonal, scalars, out, sites, block, link_buffers, "diag", False, "blocks", False, n_rhs)
     return out
 
 
-@nki.jit
-def normal(psi, links, scalars, sites, block, diag, n_rhs):
-    """M^dagger M psi in one launch, A = s + i mu gamma5: the vector between stays in device memory."""
+def _normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs):
+    """M^dagger M psi, A = s + i mu gamma5: the vector between stays in device memory."""
     middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
     out = _output(sites, n_rhs, psi)
-    _apply(psi, None, links, None, scalars, middle, sites, block, "dirac", False, diag, False, n_rhs)
+    _apply(psi, None, links, None, scalars, middle, sites, block, link_buffers, "dirac", False, diag, False, n_rhs)
     back = nl.ndarray((128, 8), nl.float32, nl.private_hbm)
     # M^dagger has -mu: columns 1 and 2 change places.
     for to, frm, width in ((0, 0, 1), (1, 2, 1), (2, 1, 1), (3, 3, 5)):
         nisa.dma_copy(back[:, to : to + width], scalars[:, frm : frm + width])
-    _apply(middle, None, links, None, back, out, sites, block, "dirac", True, diag, False, n_rhs)
+    _apply(middle, None, links, None, back, out, sites, block, link_buffers, "dirac", True, diag, False, n_rhs)
     return out
+
+
+@nki.jit
+def normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs):
+    """M^dagger M psi in one launch, A = s + i mu gamma5."""
+    return _normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs)
+
+
+@nki.jit
+def normal_inner(psi, links, scalars, scale, sites, block, link_buffers, diag, n_rhs, plan):
+    """M^dagger M psi, and limb sums of Re psi^dagger M^dagger M psi."""
+    out = _normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs)
+    return out, real_inner(psi, out, scale, plan)
