@@ -24,6 +24,7 @@ from lqcd_core import (
     MixedPrecision,
     TwistedMassDirac,
     WilsonDirac,
+    explain,
     gauge,
     point_source,
     propagator,
