@@ -13,7 +13,7 @@ class TestBest(BackendConformance):
     backend = "native"
     options = {"threads": 2}
     ncs = (3, 2)
-    lattices = LATTICES
+    lattices = LATTICES[:2]
 
 
 @pytest.mark.skipif("baseline" not in RUNS or RUNS[0] == "baseline", reason="the best instruction set is the baseline")
@@ -34,8 +34,27 @@ class TestAVX2(BackendConformance):
     lattices = LATTICES
 
 
+class TestWide(BackendConformance):
+    """Every lane a sub-lattice of its own, on a parity too."""
+
+    backend = "native"
+    options = {"threads": 2, "tile": 5}
+    precisions = ("single", "fixed16")
+    ncs = (3,)
+    lattices = LATTICES[2:]
+
+
+class TestTwoRows(BackendConformance):
+    backend = "native"
+    options = {"threads": 1, "links": "two-row"}
+    precisions = ("double", "half")
+    ncs = (3,)
+    lattices = LATTICES[:2]
+
+
 class TestStreaming(BackendConformance):
     backend = "native"
     options = {"threads": 1, "stores": "stream", "tile": 1, "block": 1}
+    precisions = ("single", "fixed16")
     ncs = (3,)
     lattices = ((4, 2, 6, 2),)
