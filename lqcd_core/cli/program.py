@@ -27,6 +27,7 @@ COMMANDS = {
     "propagator": "solve for a quark propagator",
     "spectrum": "correlators and effective masses of propagators",
     "campaign": "many configurations, sources and masses as tasks on a cluster",
+    "plan": "how a lattice that is cut scales over hosts",
     "selftest": "known numbers and laws on every backend of this machine",
     "cache": "what backends keep on disk between runs: list it, clear it",
     "bench": "speed of every backend beside the machine's measured limits; ratios to other programs",
