@@ -186,6 +186,16 @@ def test_two_cores_of_a_logical_core_share_the_work(formulation):
 
 
 @pytest.mark.parametrize("formulation", FORMULATIONS)
+def test_two_cores_wait_for_each_other_inside_the_normal_operator(formulation):
+    links, psi = fields((4, 2, 2, 4), 2)
+    lay = layout_of(links, formulation, 2)
+    values = {"psi": lay.pack(psi), "links": lay.pack_links(links), "scalars": lay.pack_scalars(4.1)}
+    values["scale"] = np.ones((128, 2, 4), np.float32)
+    one, two = (launch(ks.normal(lay, inner=True), values, lnc=n).outputs for n in (1, 2))
+    assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("formulation", FORMULATIONS)
 def test_batch_equals_one_by_one_and_pack_is_undone(formulation):
     links, psi = fields((4, 2, 2, 3), 3)
     together = run_hop(links, psi, formulation)

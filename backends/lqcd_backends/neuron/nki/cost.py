@@ -76,7 +76,7 @@ def predict(layout: VectorLayout) -> Cost:
         cycles = {"vector": vector, "tensor": 0.0, "scalar": scalar}
         dma = 144 * wl + 24 * w * n * (5 + 2 / rows + 1 + 2)
     else:
-        v, (slots, sub) = math.prod(layout.nodes), layout.slots
+        v, sub = math.prod(layout.nodes), layout.slots[1]
         rows = layout.rows or 1
         sites = rows * layout.inner[3]
         count = max(1, min(sites, 512 // n))

@@ -81,7 +81,7 @@ def site_term(layout: VectorLayout, kind: str = "scalar") -> KernelSpec:
 
 
 def normal(layout: VectorLayout, kind: str = "scalar", inner: bool = False) -> KernelSpec:
-    """M^dagger M psi in one launch, full lattice, LNC 1. Arguments: psi, links, scalars [, scale].
+    """M^dagger M psi in one launch, full lattice. Arguments: psi, links, scalars [, scale].
 
     With ``inner`` the launch also gives the limb sums of Re psi^dagger M^dagger M psi (see blas_specs.fold_sums): what CG needs.
 

@@ -309,7 +309,7 @@ class VectorLayout:
         ``out`` is ``(rows, sites, columns)``. Where the neighbour is in another node the block leaves the diagonal: the
         kernel then reads another array tile (gen3), or the block sits off the diagonal of the tile (gen2).
         """
-        slots, sub = self.slots
+        sub = self.slots[1]
         split = self._split(blocks)  # node, inner, 24, 24
         coordinate = np.indices(self.inner)
         for j in range(math.prod(self.nodes)):

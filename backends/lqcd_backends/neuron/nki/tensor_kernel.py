@@ -22,7 +22,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .blas_kernels import real_inner
+from .blas_kernels import meet, real_inner
 
 SHIFTS = ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, -1), (3, 1), (3, -1))
 BANK = 512
@@ -376,11 +376,12 @@ def site_term_blocks(chi, diagonal, scalars, inner, rows, nodes, slots, parity, 
 
 def _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
     """M^dagger M psi, A = s: the vector between stays in device memory."""
-    middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
+    middle = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)  # the other core writes its half
     out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
     _apply(
         psi, None, links, None, scalars, middle, inner, rows, nodes, slots, parity, generation, "dirac", False, False
     )
+    meet(middle)
     _apply(middle, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", True, False)
     return out
 
@@ -395,4 +396,5 @@ def normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
 def normal_inner(psi, links, scalars, scale, inner, rows, nodes, slots, parity, generation, plan):
     """M^dagger M psi, and limb sums of Re psi^dagger M^dagger M psi."""
     out = _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation)
+    meet(out)
     return out, real_inner(psi, out, scale, plan)

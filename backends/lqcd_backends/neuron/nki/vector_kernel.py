@@ -19,7 +19,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .blas_kernels import real_inner
+from .blas_kernels import meet, real_inner
 
 # Per direction t, z, y, x: row s of the upper right block of gamma as (column, real part, imaginary part); the lower left
 # block is its conjugate transpose. DeGrand-Rossi basis.
@@ -412,9 +412,10 @@ def site_term_blocks(chi, diagonal, scalars, sites, block, link_buffers, n_rhs):
 
 def _normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs):
     """M^dagger M psi, A = s + i mu gamma5: the vector between stays in device memory."""
-    middle = nl.ndarray(psi.shape, psi.dtype, nl.private_hbm)
+    middle = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)  # the other core writes its half
     out = _output(sites, n_rhs, psi)
     _apply(psi, None, links, None, scalars, middle, sites, block, link_buffers, "dirac", False, diag, False, n_rhs)
+    meet(middle)
     back = nl.ndarray((128, 8), nl.float32, nl.private_hbm)
     # M^dagger has -mu: columns 1 and 2 change places.
     for to, frm, width in ((0, 0, 1), (1, 2, 1), (2, 1, 1), (3, 3, 5)):
@@ -433,4 +434,5 @@ def normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs):
 def normal_inner(psi, links, scalars, scale, sites, block, link_buffers, diag, n_rhs, plan):
     """M^dagger M psi, and limb sums of Re psi^dagger M^dagger M psi."""
     out = _normal(psi, links, scalars, sites, block, link_buffers, diag, n_rhs)
+    meet(out)
     return out, real_inner(psi, out, scale, plan)
