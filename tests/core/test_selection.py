@@ -303,7 +303,7 @@ def test_an_executor_is_never_chosen_automatically(fakes):
 
 def test_when_nobody_can_serve_every_reason_is_listed(fakes):
     with pytest.raises(NoBackendError) as caught:
-        choose(request(features=frozenset({"halo", "device_solve"})))
+        choose(request(features=frozenset({"autograd", "device_solve"})))
     text = str(caught.value)
     assert text.startswith("No installed backend can run 'wilson' in double on (2, 2, 2, 2)")
     for name in (n for n, info in REGISTRY.records().items() if not info.wraps):
