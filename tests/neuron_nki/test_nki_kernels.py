@@ -213,6 +213,12 @@ def test_what_is_refused_says_so():
     lay = layout_of(links, "vector", 2)
     with pytest.raises(FieldShapeError, match="this layout holds"):
         lay.pack(psi[:1])
+    with pytest.raises(FieldShapeError, match="on_parity"):
+        layout_of(fields((4, 2, 2, 4))[0], "vector", 2, parity=0).pack_diagonal(term("blocks", (4, 2, 2, 4)))
+    with pytest.raises(FieldShapeError, match="links have shape"):
+        lay.pack_links(fields((4, 2, 2, 4))[0])
+    with pytest.raises(ParameterError, match="no storage type 'float64'"):
+        layout_of(links, "vector", 2, dtype="float64")
     with pytest.raises(GeometryError, match="even"):
         layout_of(links, "vector", 2, parity=0)
     with pytest.raises(GeometryError, match="1 to 512"):

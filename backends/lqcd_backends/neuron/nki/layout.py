@@ -29,6 +29,8 @@ from lqcd_core.geometry import FULL, LatticeGeometry
 from .compile_worker import array_type
 
 PARTITIONS = 128
+STORAGE = ("float32", "bfloat16", "float16")
+"""Storage types of spinors and links."""
 SBUF_BYTES = {2: 180224, 3: 212984, 4: 245752}
 """Usable bytes per partition by generation."""
 SHIFTS = tuple((mu, sign) for mu in range(4) for sign in (+1, -1))
@@ -95,6 +97,9 @@ class VectorLayout:
     """NeuronCore generation."""
 
     def __attrs_post_init__(self):
+        for what in (self.dtype, self.link_dtype):
+            if what not in STORAGE:
+                raise ParameterError(f"no storage type {what!r} on the device; there are {', '.join(STORAGE)}.")
         reason = why_not(self.geometry, self.n_rhs)
         if reason:
             raise GeometryError(f"backend 'neuron-nki' {reason}.")
@@ -283,6 +288,7 @@ class VectorLayout:
 
     def pack_links(self, links: Links) -> np.ndarray:
         """Packed links of the hop that lands on this layout's sites, for M and M^dagger alike."""
+        self.geometry.check_links(links.array.shape)
         eight = eight_links(links, self.parity)
         if self.formulation == "vector":
             parts = np.stack([eight.real, eight.imag])  # ri, dir, t, z, y, x, a, b
@@ -344,6 +350,11 @@ class VectorLayout:
         if kind == "scalar" or (kind == "twist" and self.formulation == "vector"):
             return None
         if kind == "blocks":
+            want = (*self.sites, 2, 6, 6)
+            if term.blocks.shape != want:
+                raise FieldShapeError(
+                    f"blocks have the shape {term.blocks.shape}, but this layout's sites need {want}; use term.on_parity()."
+                )
             chiral = term.blocks + 1j * term.twist * np.array([1.0, -1.0])[:, None, None] * np.eye(6)
             chiral = chiral + 1j * np.imag(term.scalar) * np.eye(6)
         else:
