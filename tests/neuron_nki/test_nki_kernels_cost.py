@@ -58,7 +58,7 @@ def test_kernel_a_costs_what_the_note_says(generation, extent):
 @pytest.mark.parametrize("generation", (2, 3, 4))
 @pytest.mark.parametrize("dtype,n_rhs", NOTE_TENSOR_CYCLES)
 def test_kernel_b_costs_what_the_note_says(generation, dtype, n_rhs):
-    beside(layout((4, 4, 4, 8), "tensor", n_rhs, dtype, generation), "tensor", NOTE_TENSOR_CYCLES[dtype, n_rhs])
+    beside(layout((4, 4, 4, 4), "tensor", n_rhs, dtype, generation), "tensor", NOTE_TENSOR_CYCLES[dtype, n_rhs])
 
 
 @pytest.mark.slow
