@@ -13,23 +13,23 @@ PROGRAM = Path(__file__).parents[1] / "memory.py"
 
 
 class Propagator:
-    """Above what a small solve left; Wilson, even-odd, 16x8x8x8."""
+    """Above what a small solve left; Wilson, even-odd."""
 
-    params = [BACKENDS, PRECISIONS, ["cg", "bicgstab"]]
-    param_names = ["backend", "precision", "solver"]
+    params = [BACKENDS, PRECISIONS, ["cg", "bicgstab"], ["4x4x4x4", "16x8x8x8"]]
+    param_names = ["backend", "precision", "solver", "volume"]
     timeout = 300
 
-    def setup(self, backend, precision, solver):
+    def setup(self, backend, precision, solver, volume):
         choice_of(backend, "one")
 
-    def track_peak(self, backend, precision, solver):
-        return self._measured(backend, precision, solver)[0]
+    def track_peak(self, backend, precision, solver, volume):
+        return self._measured(backend, precision, solver, volume)[0]
 
-    def track_ratio_to_fields(self, backend, precision, solver):
-        return self._measured(backend, precision, solver)[1]
+    def track_ratio_to_fields(self, backend, precision, solver, volume):
+        return self._measured(backend, precision, solver, volume)[1]
 
-    def _measured(self, backend, precision, solver) -> tuple[float, float]:
-        words = [sys.executable, str(PROGRAM), backend, precision, solver, "16x8x8x8"]
+    def _measured(self, backend, precision, solver, volume) -> tuple[float, float]:
+        words = [sys.executable, str(PROGRAM), backend, precision, solver, volume]
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode and "BackendUnavailable" in done.stderr:
             raise skip(done.stderr.strip().splitlines()[-1])
