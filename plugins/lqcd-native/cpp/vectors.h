@@ -750,7 +750,7 @@ class Hop {
     check_source(in);
     const auto& l = links_->layout;
     need(partial.layout->same(*l) && partial.n == in.n && &partial != &in, "what the interior left does not belong to this vector");
-    const Opened from_below(*l, below, in.n), from_above(*l, above, in.n);
+    const LanedFace from_below(*l, below, in.n), from_above(*l, above, in.n);
     nb::gil_scoped_release release;
     Call call(*this, in, minuend(in), &partial);
     call.args.below = from_below.groups.data(), call.args.above = from_above.groups.data();
@@ -769,8 +769,8 @@ class Hop {
   }
 
   // A face in groups of lanes, padding lanes zero.
-  struct Opened {
-    Opened(const Layout& l, const Face& face, int n) : groups(l.groups(n)) {
+  struct LanedFace {
+    LanedFace(const Layout& l, const Face& face, int n) : groups(l.groups(n)) {
       const size_t rb = l.real_bytes();
       need(face.ndim() == 4 && face.shape(0) == size_t(n) && face.shape(1) == size_t(l.per_slice) && face.shape(2) == 12 &&
                face.shape(3) == size_t(l.site_lanes) && face.dtype().code == uint8_t(nb::dlpack::dtype_code::Float) &&
