@@ -160,6 +160,33 @@ def test_sums_stay_right_while_vectors_shrink_and_grow():
             np.testing.assert_allclose(v.inner(x, y).real, want * [factor**3, 0.0], rtol=3e-7)
 
 
+@pytest.mark.parametrize("formulation", ["vector", "tensor"])
+def test_an_iteration_of_cg_is_three_launches(formulation):
+    with nki_machine.machine() as lib:
+        U = field(2, 2, 2, 2)
+        M = lqcd.WilsonDirac(mass=0.3).bind(
+            U, backend=("neuron-nki", {"formulation": formulation}), precision="single", n_rhs=2
+        )
+        v = M.vectors
+        rng = np.random.default_rng(4)
+        b = (rng.normal(size=(2, *U.geometry.spinor_shape, 2)) @ [1, 1j]).astype(np.complex64)
+        x, r, p = v.zeros(), v.pack(b), v.pack(b)
+        rr = v.norm2(r)
+        counts = []
+        for _ in range(5):
+            before = lib.lqcd_standin_count(b"launches")
+            q = M.apply_normal(p)
+            overlap = v.inner(p, q)
+            host = (v.unpack(p).astype(complex).conj() * v.unpack(q)).reshape(2, -1).sum(1)
+            np.testing.assert_allclose(overlap, host, rtol=1e-5)
+            x, r, new = v.cg_update(rr / overlap.real, p, q, x, r)
+            p, rr = v.xpay(r, new / rr, p), new
+            counts.append(lib.lqcd_standin_count(b"launches") - before)
+        assert counts[-1] == 3, counts
+        left = M.normal(v.unpack(x)) - b
+        np.testing.assert_allclose(np.linalg.norm(left.reshape(2, -1), axis=1), np.sqrt(rr), rtol=1e-3)
+
+
 def test_the_choice_of_kernel_is_explained_and_can_be_forced():
     with nki_machine.machine():
         U = lqcd.GaugeField.cold(lqcd.LatticeGeometry(T=8, Z=8, Y=8, X=8))

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import warnings
 from functools import cache
 from pathlib import Path
@@ -110,6 +111,7 @@ def run_neff(payload, payload_size, n_in, in_names, in_data, in_sizes, n_out, ou
             return _run(ctypes.string_at(payload, payload_size), in_data, in_sizes, out_data, out_sizes)
     except BaseException as error:
         FAILURES.append(error)
+        traceback.print_exc()  # shown by pytest beside the number
         return 1004
 
 

@@ -155,7 +155,7 @@ class NKIBackend:
             form, arrays = self.catalogue.term(terms.diagonal, space.layout)
             spec = self.catalogue.normal(space.layout, form)
             if spec is not None:
-                return self._operator(spec, arrays, space, terms.links)
+                return NormalOperator(operator=self._operator(spec, arrays, space, terms.links), space=space)
             forward, backward = self.fused("M", terms, space), self.fused("Mdag", terms, space)
             return lambda x: backward(forward(x))
         if kind not in ("M", "Mdag"):
@@ -240,6 +240,32 @@ class Operator:
         return f"{mark}{self.spec.name}, ready after {self._seconds:.2f} s{made}"
 
 
+@attrs.frozen(eq=False, kw_only=True)
+class NormalOperator:
+    """M^dagger M in one launch, which also sums Re psi^dagger M^dagger M psi: CG asks for it next, and finds it on the result."""
+
+    operator: Operator
+    """The kernel."""
+    space: NKISpace
+    """Whose inner product the sums are."""
+
+    def __call__(self, psi: Handle) -> Handle:
+        space, operator = self.space, self.operator
+        scale = space.scale_of("normal")
+        given = {**operator.resident, "psi": psi, "scale": operator.backend.catalogue.scale(space.layout, scale)}
+        out, sums = operator.backend.run(operator.spec, given)
+        out.overlap = (psi, sums, scale, operator.spec.outputs[1])
+        return out
+
+    def warm_up(self) -> None:
+        """Compile (or read) and load now."""
+        self.operator.warm_up()
+
+    def report(self) -> str:
+        """The kernel and where it came from."""
+        return self.operator.report()
+
+
 def why_not_here(core: int = 0) -> str | None:
     """None if the backend could start on this machine, else the reason. Claims no core and initialises nothing."""
     try:
@@ -255,4 +281,4 @@ def is_available() -> bool:
     return why_not_here() is None
 
 
-__all__ = ["NKIBackend", "Operator", "is_available", "lnc_of", "target_of", "why_not_here"]
+__all__ = ["NKIBackend", "NormalOperator", "Operator", "is_available", "lnc_of", "target_of", "why_not_here"]

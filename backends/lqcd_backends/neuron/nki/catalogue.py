@@ -91,11 +91,14 @@ class Catalogue:
         return kernel_specs.dirac(layout, form, dagger)
 
     def normal(self, layout: VectorLayout, form: str) -> KernelSpec | None:
-        """M^dagger M in one launch, or None where it is two."""
-        whole = self.lnc == 1 and layout.parity is FULL
-        if not whole or form == "blocks" or (form == "twist" and layout.formulation == "tensor"):
+        """M^dagger M psi and the sums of Re psi^dagger M^dagger M psi in one launch, or None where it takes two."""
+        if layout.parity is not FULL or form == "blocks" or (form == "twist" and layout.formulation == "tensor"):
             return None
-        return kernel_specs.normal(layout, form)
+        return kernel_specs.normal(layout, form, inner=True)
+
+    def scale(self, layout: VectorLayout, scale: np.ndarray) -> np.ndarray:
+        """The scale of sums, as kernels read it."""
+        return blas_specs.pack_scale(layout, scale)
 
     def site(self, layout: VectorLayout, form: str) -> KernelSpec:
         """A psi."""

@@ -36,10 +36,11 @@ QUEUE_DEPTH = 16
 class Buffer:
     """Device memory; goes back to its pool when the last reference is gone."""
 
-    __slots__ = ("_pool", "tensor")
+    __slots__ = ("_pool", "overlap", "tensor")
 
     def __init__(self, tensor: Tensor, pool: deque):
         self.tensor, self._pool = tensor, pool
+        self.overlap = None
 
     @property
     def nbytes(self) -> int:

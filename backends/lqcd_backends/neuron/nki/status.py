@@ -78,7 +78,7 @@ STATUS: dict[int, Status] = {
                "set NEURON_RT_LOG_LEVEL=INFO and read its log; after a fork the runtime answers this to every call: start processes with "
                "the method 'spawn'"),
         Status(2, "INVALID", NeuronCallError, "an argument is not valid (a tensor's name or size, a core, a NEFF)",
-               "compare the tensors with those of the model, and the core with the number of visible ones"),
+               "compare the tensors with those of the model, the core with the number of visible ones, and NEURON_LOGICAL_NC_CONFIG with what a NEFF was made for"),
         Status(3, "INVALID_HANDLE", NeuronCallError, "a handle is not valid any more",
                "a tensor or a model was used after it was freed: bind the operator again"),
         Status(4, "RESOURCE", NeuronMemoryError, "device memory or another resource is used up",

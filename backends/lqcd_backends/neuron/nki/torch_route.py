@@ -73,10 +73,10 @@ def find_package(device: NeuronDevice) -> NativePackage:
 class TensorBuffer:
     """A tensor on the device and the bytes that it is said to have."""
 
-    __slots__ = ("tensor",)
+    __slots__ = ("overlap", "tensor")
 
     def __init__(self, tensor):
-        self.tensor = tensor
+        self.tensor, self.overlap = tensor, None
 
     @property
     def nbytes(self) -> int:
