@@ -226,8 +226,10 @@ class Catalogue:
         return self._spec(what, inputs, outputs, layout, **constants), arrays
 
     def fold(self, layout, sums, scale):
-        terms = wide(sums).astype(np.complex128).reshape(layout.n_rhs, -1) / scale[:, None]
-        return (terms.sum(1), np.abs(terms).max(1)) if terms.imag.any() else (terms.sum(1).real, np.abs(terms).max(1))
+        terms = wide(sums).astype(np.complex128).reshape(layout.n_rhs, -1)
+        terms = terms.real if not terms.imag.any() else terms  # norms have no imaginary part, not even one of NaN
+        terms = terms / scale[:, None]
+        return terms.sum(1), np.abs(terms).max(1)
 
     def plan(self, geometry, precision, n_rhs):
         return f"toy kernels, formulation {self.formulation!r}"

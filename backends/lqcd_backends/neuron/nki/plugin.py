@@ -29,6 +29,7 @@ INFO = BackendInfo(
     load="lqcd_backends.neuron.nki.backend:NKIBackend",
     precisions={"single", "half", "bf16"},
     device="neuron",
+    resources={"neuron_cores": 1},
     features={"even_odd", "site_diagonal", "fused_dirac", "fused_blas"},
     # Below every CPU backend: nobody has run it on the hardware yet, so nobody should get it without asking.
     rank=-11,
