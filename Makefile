@@ -34,8 +34,10 @@ demo: $(VENV)/.demo
 	$(BIN)/lqcd spectrum $(DEMO)/prop_*.h5 -o $(DEMO)/spectrum.h5 --csv $(DEMO)/pion.csv --plot $(DEMO)/effective_mass.png --force
 	@echo "correlators: $(DEMO)/spectrum.h5, $(DEMO)/pion.csv   picture: $(DEMO)/effective_mass.png"
 
+# Files are shared out among JOBS processes, each with one thread.
+JOBS ?= 2
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 	$(MAKE) native
 
 # The plugin in C++, in an environment of its own: where it is installed it is what bind() chooses, and the tests above are
