@@ -46,10 +46,10 @@ def planner():
 @click.option("--repeats", type=click.IntRange(3), default=7, help="Repeats of a measurement; medians are shown.")
 @click.option("--site-ns", type=float, help="Nanoseconds of a hop per site and right-hand side, instead of measuring.")
 @click.option(
-    "--vector-ns", type=float, default=0.0, help="The same of the vector updates of a CG iteration, with --site-ns."
+    "--vector-ns", type=float, help="The same of the vector updates of a CG iteration, with --site-ns. [default: 0]"
 )
 @click.option(
-    "--command-us", type=float, default=20.0, help="Microseconds of a command of the executor, with --site-ns."
+    "--command-us", type=float, help="Microseconds of a command of the executor, with --site-ns. [default: 20]"
 )
 @click.option(
     "--latency-us",
@@ -88,6 +88,8 @@ def command(
         raise ParameterError(
             "give either --measure, to measure this machine, or --site-ns with the number that you know."
         )
+    if measure and (vector_ns is not None or command_us is not None):
+        raise ParameterError("--vector-ns and --command-us go with --site-ns; --measure measures them.")
     model, geometry = planner(), LatticeGeometry.from_shape(lattice)
     precision = as_precision(precision)
     found = None
@@ -95,7 +97,9 @@ def command(
         found = model.measure(inner, geometry, n_rhs, precision, repeats)
         machine = found.machine
     else:
-        machine = model.Machine(1e-9 * site_ns, 1e-9 * vector_ns, 1e-6 * command_us, 20e-6, 10e9)
+        machine = model.Machine(
+            1e-9 * site_ns, 1e-9 * (vector_ns or 0.0), 1e-6 * (20.0 if command_us is None else command_us), 20e-6, 10e9
+        )
     network = {}
     if latency_us is not None:
         network["latency"] = 1e-6 * latency_us

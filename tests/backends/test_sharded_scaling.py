@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import types
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lqcd_backends.sharded.scaling import Machine, Measured, face_bytes, measure, predict, scaling
+from lqcd_backends.sharded.scaling import Machine, Measured, _answer, face_bytes, measure, predict, scaling
 
-from lqcd_core.errors import ParameterError
+from lqcd_core.errors import BackendError, ParameterError, UnknownBackendError
 from lqcd_core.geometry import LatticeGeometry
 
 G = LatticeGeometry(T=16, Z=4, Y=4, X=4)
@@ -85,6 +87,18 @@ def test_the_measurement_measures_both(tmp_path):
     assert all(t > 0 for each in (found.hop, found.iteration) for pair in each.values() for t in pair)
 
 
+def test_a_backend_that_is_not_there_ends_the_measurement_with_its_reason():
+    with pytest.raises(UnknownBackendError, match="nummpy"):
+        measure("nummpy", LatticeGeometry(T=8, Z=2, Y=2, X=2), 1, "double", repeats=3)
+    with pytest.raises(ParameterError, match="two time slices each"):
+        measure("numpy", LatticeGeometry(T=2, Z=2, Y=2, X=2), 1, "double", repeats=3)
+
+
+def test_a_process_that_dies_ends_the_wait():
+    with pytest.raises(BackendError, match="ended with code -9"):
+        _answer(multiprocessing.get_context("spawn").Queue(), [types.SimpleNamespace(exitcode=-9)])
+
+
 def test_the_command_prints_the_prediction_as_table_and_json():
     testing = pytest.importorskip("click.testing", reason="the command needs click")
     from lqcd_core.cli.program import program
@@ -98,5 +112,7 @@ def test_the_command_prints_the_prediction_as_table_and_json():
     assert runner.invoke(program, ["plan", "--scaling"]).exit_code == 2
     assert runner.invoke(program, ["plan"]).exit_code == 2
     assert runner.invoke(program, [*words, "--measure"]).exit_code == 2
+    out = runner.invoke(program, ["plan", "--scaling", "--measure", "--command-us", "1"])
+    assert out.exit_code == 2 and "go with --site-ns" in out.output
     assert runner.invoke(program, ["plan", "--scaling", "--site-ns", "-1"]).exit_code == 2
     assert runner.invoke(program, ["plan", "--scaling", "--site-ns", "1", "--lattice", "8x8"]).exit_code == 2

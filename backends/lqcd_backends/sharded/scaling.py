@@ -25,11 +25,12 @@ import math
 import statistics
 import time
 from collections.abc import Iterable, Mapping
+from queue import Empty
 
 import attrs
 import numpy as np
 
-from lqcd_core.errors import ParameterError
+from lqcd_core.errors import BackendError, LQCDError, ParameterError
 from lqcd_core.geometry import LatticeGeometry
 from lqcd_core.precision import as_precision
 
@@ -102,7 +103,7 @@ def predict(geometry: LatticeGeometry, n_rhs: int, precision, machine: Machine, 
     if hosts < 1 or geometry.T < 2 * hosts:
         raise ParameterError(f"{hosts} hosts need at least two time slices each, and T = {geometry.T}.")
     m, volume3 = machine, geometry.Z * geometry.Y * geometry.X
-    slices = 2 * math.ceil(geometry.T / 2 / hosts)  # even, and the largest slab sets the pace
+    slices = geometry.T if hosts == 1 else 2 * math.ceil(geometry.T / 2 / hosts)  # even; the largest slab sets the pace
     site = volume3 * n_rhs * m.site_seconds
     if hosts == 1:
         hop, hidden, total = m.command_seconds + slices * site, 1.0, 0.0
@@ -165,7 +166,11 @@ def measure(inner: str, geometry: LatticeGeometry, n_rhs: int, precision, repeat
     process does the same, ``command_seconds`` and ``latency`` come from a lattice that is all overhead, ``bandwidth``
     from copies of a face while the other process copies too.
     """
-    half = LatticeGeometry(T=max(4, geometry.T // 2), Z=geometry.Z, Y=geometry.Y, X=geometry.X, nc=geometry.nc)
+    if geometry.T < 4:
+        raise ParameterError(f"two processes need two time slices each to be measured, and T = {geometry.T}.")
+    half = LatticeGeometry(
+        T=max(4, 2 * math.ceil(geometry.T / 4)), Z=geometry.Z, Y=geometry.Y, X=geometry.X, nc=geometry.nc
+    )
     alone = _pair(inner, geometry, n_rhs, precision, repeats, processes=1)
     both = _pair(inner, half, n_rhs, precision, repeats, processes=2)
     tiny = LatticeGeometry(T=4, Z=2, Y=2, X=2, nc=geometry.nc)
@@ -220,13 +225,39 @@ def _pair(inner, geometry, n_rhs, precision, repeats, processes: int) -> dict[st
     started = [context.Process(target=_alone, args=arguments, daemon=True) for _ in range(processes)]
     for process in started:
         process.start()
-    found = [queue.get(timeout=600) for _ in started]
-    for process in started:
-        process.join()
+    try:
+        found = [_answer(queue, started) for _ in started]
+    finally:
+        for process in started:
+            process.terminate()
+            process.join()
     return {key: statistics.median(f[key] for f in found) for key in found[0]}
 
 
+def _answer(queue, started) -> dict[str, float]:
+    """What one process measured; one that dies, or says why it cannot, ends the wait."""
+    while True:
+        codes = [p.exitcode for p in started]  # before the look: what a process said is there when it has gone
+        try:
+            found = queue.get(timeout=0.5)
+        except Empty:
+            if any(codes) or None not in codes:
+                ended = ", ".join(str(code) for code in codes if code is not None)
+                raise BackendError(f"a process that measured ended with code {ended} and no number.") from None
+            continue
+        if isinstance(found, LQCDError):
+            raise found
+        return found
+
+
 def _alone(inner, geometry, n_rhs, precision, repeats, barrier, queue) -> None:
+    try:
+        queue.put(_measured_alone(inner, geometry, n_rhs, precision, repeats, barrier))
+    except LQCDError as error:  # a backend that is not there, a lattice that it does not take
+        queue.put(error)
+
+
+def _measured_alone(inner, geometry, n_rhs, precision, repeats, barrier) -> dict[str, float]:
     import lqcd_core as lqcd
 
     U = lqcd.GaugeField.random(geometry, seed=1)
@@ -251,9 +282,9 @@ def _alone(inner, geometry, n_rhs, precision, repeats, barrier, queue) -> None:
         solves.append((c - b) / 4)
         copies.append(d - c)
     hop, iteration = statistics.median(hops[1:]), statistics.median(solves[1:])
-    queue.put({
+    return {
         "site": hop / sites, "vector": max(0.0, iteration - 2 * hop) / sites, "bandwidth": face.nbytes / statistics.median(copies[1:]),
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 __all__ = ["HOSTS", "Machine", "Measured", "Point", "face_bytes", "measure", "predict", "scaling"]
