@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ from .plan import Plan, Task
 
 POLL = 0.5
 """Seconds between two looks when nothing has happened."""
+
+_RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
+_OPTIONS = ("num_cpus", "num_gpus", "memory")
+_SIGNALLED = (130, 143)
 
 
 @attrs.frozen
@@ -78,23 +82,38 @@ def connect(address: str | None, num_cpus: int | None = None, resources: Mapping
     return ray
 
 
-def check_capacity(available: Mapping[str, float], wanted: Mapping[str, int]) -> None:
+def check_capacity(nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, int]) -> None:
     """Refuse tasks that no node could ever hold, which Ray would queue for ever.
+
+    Parameters
+    ----------
+    nodes
+        What each node of the cluster has in all, by Ray's names.
+    wanted
+        What a task holds, by the plan's names.
 
     Raises
     ------
     ParameterError
-        Naming the resource, what a task wants and what the whole cluster has.
+        Naming the resource, what a task wants and the most that a node has.
 
-    >>> check_capacity({"CPU": 4.0}, {"num_cpus": 2})
+    Examples
+    --------
+    >>> check_capacity([{"CPU": 4.0}, {"CPU": 1.0, "neuron_cores": 2.0}], {"num_cpus": 2})
     """
+    asked = {_RAY_NAMES.get(name, name): count for name, count in wanted.items()}
+    if any(all(node.get(name, 0) >= count for name, count in asked.items()) for node in nodes):
+        return
+    remedy = (
+        "change [resources] of the plan, or start nodes with it (ray start --resources), or pass --autoscale if nodes come "
+        "when they are asked for."
+    )
     for name, count in wanted.items():
-        has = available.get({"num_cpus": "CPU", "num_gpus": "GPU"}.get(name, name), 0)
-        if has < count:
-            raise ParameterError(
-                f"a task wants {name} = {count} and the whole cluster has {has:g}: change [resources] of the plan, or start "
-                f"nodes with it (ray start --resources), or pass --autoscale if nodes come when they are asked for."
-            )
+        most = max((node.get(_RAY_NAMES.get(name, name), 0) for node in nodes), default=0)
+        if most < count:
+            raise ParameterError(f"a task wants {name} = {count} and no node has more than {most:g}: {remedy}")
+    together = ", ".join(f"{name} = {count}" for name, count in wanted.items())
+    raise ParameterError(f"a task wants {together}, which no node has together: {remedy}")
 
 
 def run(
@@ -119,10 +138,10 @@ def run(
     for stale in markers.glob("*.json"):  # of a driver that died
         stale.unlink(missing_ok=True)
     remote = ray.remote(_on_worker)
-    custom = {k: v for k, v in plan.resources.items() if k not in ("num_cpus", "num_gpus")}
+    custom = {k: v for k, v in plan.resources.items() if k not in _OPTIONS}
     options = {k: v for k, v in plan.resources.items() if k not in custom} | {"resources": custom, "max_retries": 0}
     with LineFile(plan.output / "manifest.jsonl") as manifest, LineFile(plan.output / "results.jsonl") as results:
-        known = {(r["task"], r["digest"]) for r in results.records}
+        known = {(r.get("task"), r.get("digest")) for r in results.records}
 
         def note(what: str, task: Task, attempt: int, record: Mapping[str, Any]) -> None:
             if what != "running":
@@ -193,9 +212,12 @@ def _marker(markers: Path, task: Task) -> dict[str, Any]:
 def _result(ray, reference, task: Task, markers: Path) -> tuple[dict[str, Any], bool]:
     """What a task returned, and whether its worker died instead."""
     try:
-        return ray.get(reference), False
+        record = ray.get(reference)
+        return record, record["code"] in _SIGNALLED  # a batch system that takes the node back says so with a signal
     except ray.exceptions.RayTaskError as error:  # our own code raised: it would again
-        return {"code": 1, "message": str(error.cause or error).splitlines()[-1]}, False
+        cause = error.cause or error
+        said = [line for line in str(cause).splitlines() if line.strip()]
+        return {"code": 1, "message": said[-1] if said else type(cause).__name__}, False
     except ray.exceptions.RayError as error:
         where = _marker(markers, task)
         (markers / f"{task.name}.json").unlink(missing_ok=True)

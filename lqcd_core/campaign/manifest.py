@@ -7,10 +7,14 @@ which the next one cuts off.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
 from typing import Any
+
+from ..errors import FileFormatError
+from ..io.atomic import explain_os_error
 
 
 class LineFile:
@@ -30,21 +34,37 @@ class LineFile:
 
     def __init__(self, path: Path):
         self.path = path
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        text = path.read_bytes()
+        text = path.read_bytes() if path.exists() else b""
         whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            os.ftruncate(self._handle, whole)
-        self.records: list[dict[str, Any]] = [json.loads(line) for line in text[:whole].splitlines() if line.strip()]
+        self.records: list[dict[str, Any]] = [
+            _record(line, number, path)
+            for number, line in enumerate(text[:whole].split(b"\n"), start=1)
+            if line.strip()
+        ]
         """All lines, those found and those appended."""
+        try:
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            if whole < len(text):
+                os.ftruncate(self._handle, whole)
+        except OSError as error:
+            raise explain_os_error("write", path, error) from error
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add a line; it is on the disk when this returns."""
+        """Add a line; it is on the disk when this returns.
+
+        Raises
+        ------
+        FileError
+            If the disk is full or gone. Of a line that was written in part nothing counts.
+        """
         line = (json.dumps(record) + "\n").encode()
-        done = os.write(self._handle, line)
-        if done != len(line):  # a full disk: what is there is cut off by the next driver
-            raise OSError(f"only {done} of {len(line)} bytes could be written to {str(self.path)!r}")
-        os.fsync(self._handle)
+        try:
+            done = os.write(self._handle, line)
+            if done != len(line):  # what is there is cut off by the next driver
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(self._handle)
+        except OSError as error:
+            raise explain_os_error("write", self.path, error) from error
         self.records.append(record)
 
     def close(self) -> None:
@@ -56,6 +76,19 @@ class LineFile:
 
     def __exit__(self, *exc) -> None:
         self.close()
+
+
+def _record(line: bytes, number: int, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise FileFormatError(
+            f"line {number} of {str(path)!r} is no JSON object, and no line of a campaign's own looks so: "
+            "remove the line, or choose another output."
+        )
+    return found
 
 
 __all__ = ["LineFile"]

@@ -28,6 +28,7 @@ import glob
 import hashlib
 import itertools
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,7 @@ from ..errors import FileError, ParameterError, refuse_unknown
 
 _CAMPAIGN = ("configurations", "masses", "kappas", "output", "channels", "momenta", "retries", "sources")
 _TABLES = ("campaign", "resources", "propagator")
+_RAYS_OWN = {"CPU": "num_cpus", "GPU": "num_gpus", "object_store_memory": "memory"}
 _OWN = ("mass", "kappa", "output", "o", "resume", "force", "dry_run", "quiet", "q", "config")
 
 
@@ -117,6 +119,7 @@ def make_plan(document: Mapping[str, Any], folder: Path, where: str = "the plan"
     output = campaign.get("output", "campaign")
     if not isinstance(output, str) or not output:
         raise ParameterError(f"output of {where} is the name of a folder; got {output!r}.")
+    output = os.path.expanduser(output)
     for table in (propagator, *sources):
         for key in table:
             if key.replace("-", "_").lower() in _OWN:
@@ -142,8 +145,7 @@ def make_plan(document: Mapping[str, Any], folder: Path, where: str = "the plan"
     _once([t.name for t in tasks], where)
     for words in {t.words for t in tasks}:
         _check_words(words, where)
-    backend = propagator.get("backend")
-    return Plan(tuple(tasks), folder / output, check_resources(resources, backend, where), retries)
+    return Plan(tuple(tasks), folder / output, check_resources(resources, _backends(tasks), where), retries)
 
 
 def propagator_words(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
@@ -175,6 +177,12 @@ def propagator_words(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
     return tuple(out)
 
 
+def _backends(tasks: Sequence[Task]) -> list[str]:
+    """Backends that tasks name, in the common options or in a source's."""
+    pairs = (pair for t in tasks for pair in zip(t.words, t.words[1:]))
+    return list(dict.fromkeys(value for option, value in pairs if option == "--backend"))
+
+
 def _check_words(words: Sequence[str], where: str) -> None:
     """Refuse values that ``lqcd propagator`` would refuse, now rather than on every worker."""
     import click
@@ -187,25 +195,32 @@ def _check_words(words: Sequence[str], where: str) -> None:
         raise ParameterError(f"{where}: lqcd propagator {' '.join(words)}: {error.format_message()}") from None
 
 
-def check_resources(resources: Mapping[str, Any], backend: str | None, where: str = "the plan") -> dict[str, int]:
-    """What one task holds: what the plan says, else what the backend's record says, and one CPU.
+def check_resources(
+    resources: Mapping[str, Any], backends: Sequence[str] = (), where: str = "the plan"
+) -> dict[str, int]:
+    """What one task holds: one CPU and what the records of its backends say, each unless the plan says more or less.
 
     A scheduler hands out whole cores, so fractions are refused: two tasks on one device core would take turns at best.
 
     Raises
     ------
     ParameterError
-        For anything but positive whole numbers.
+        For anything but positive whole numbers, and for names that are Ray's own.
 
-    >>> check_resources({"num_cpus": 2}, None)
+    Examples
+    --------
+    >>> check_resources({"num_cpus": 2})
     {'num_cpus': 2}
     """
     from ..registry import REGISTRY
 
     out = {"num_cpus": 1}
-    if backend is not None and not resources:
-        out |= dict(REGISTRY.record(backend).resources)
+    for backend in backends:
+        for name, count in REGISTRY.record(backend).resources.items():
+            out[name] = max(count, out.get(name, 0))
     for name, count in resources.items():
+        if name in _RAYS_OWN:
+            raise ParameterError(f"{name!r} of [resources] of {where} is called {_RAYS_OWN[name]!r} here.")
         if not re.fullmatch(r"[A-Za-z_][\w-]*", name):
             raise ParameterError(f"{name!r} of [resources] of {where} is no name of a resource.")
         if not _is_whole(count) or count < 1:
@@ -244,11 +259,15 @@ def _texts(campaign: Mapping[str, Any], name: str, where: str) -> list[str]:
 def _configurations(patterns: Sequence[str], folder: Path) -> list[Path]:
     out: list[Path] = []
     for pattern in patterns:
-        found = sorted(Path(p) for p in glob.glob(str(folder / pattern)) if Path(p).is_file())
+        named = folder / os.path.expanduser(pattern)
+        found = [named] if named.is_file() else []  # a name goes before a pattern: there are names with brackets
+        found = found or sorted(folder / p for p in glob.glob(os.path.expanduser(pattern), root_dir=folder))
+        found = [p for p in found if p.is_file()]
         if not found:
             raise FileError(f"no configuration matches {pattern!r} in {str(folder)!r}.")
         out += found
-    twice = {str(p) for p in out if out.count(p) > 1}
+    seen: dict[str, Path] = {}
+    twice = {str(p) for p in out if seen.setdefault(os.path.realpath(p), p) is not p}  # links are the same file
     if twice:
         raise ParameterError(
             f"a configuration is named twice: {', '.join(sorted(twice))}; counted twice it would make errors too small."
@@ -264,9 +283,9 @@ def _masses(campaign: Mapping[str, Any], where: str) -> list[tuple[str, float]]:
     if (
         not isinstance(values, list)
         or not values
-        or not all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+        or not all(isinstance(v, (int, float)) and not isinstance(v, bool) and abs(v) < 1e300 for v in values)
     ):
-        raise ParameterError(f"{kind} of {where} must be a list of numbers, got {values!r}.")
+        raise ParameterError(f"{kind} of {where} must be a list of numbers, all finite; got {values!r}.")
     return [({"masses": "mass", "kappas": "kappa"}[kind], float(v)) for v in values]
 
 
@@ -274,13 +293,15 @@ def _channels(campaign: Mapping[str, Any], where: str):
     from ..cli.channels import chosen
 
     channels = campaign.get("channels", ["pion"])
-    if not isinstance(channels, list) or not all(isinstance(c, str) for c in channels):
-        raise ParameterError(f"channels of {where} must be a list of names, got {channels!r}.")
+    if not isinstance(channels, list) or not channels or not all(isinstance(c, str) for c in channels):
+        raise ParameterError(f"channels of {where} must be a list of names, at least one; got {channels!r}.")
     momenta = campaign.get("momenta", [[0, 0, 0]])
-    if not isinstance(momenta, list) or not all(
-        isinstance(p, list) and len(p) == 3 and all(_is_whole(n) for n in p) for p in momenta
+    if (
+        not isinstance(momenta, list)
+        or not momenta
+        or not all(isinstance(p, list) and len(p) == 3 and all(_is_whole(n) for n in p) for p in momenta)
     ):
-        raise ParameterError(f"momenta of {where} must be lists of three whole numbers, got {momenta!r}.")
+        raise ParameterError(f"momenta of {where} must be lists of three whole numbers, at least one; got {momenta!r}.")
     return tuple(chosen(channels)), tuple(tuple(p) for p in momenta)
 
 

@@ -46,7 +46,7 @@ def command(plan, address, num_cpus, autoscale, dry_run, quiet):
         ray = connect(address, num_cpus)
         try:
             if not autoscale:
-                check_capacity(ray.cluster_resources(), found.resources)
+                check_capacity([n["Resources"] for n in ray.nodes() if n["Alive"]], found.resources)
             with Board(len(found.tasks), quiet) as board:
                 outcome = run(found, ray, board.tell, board.tick)
         finally:

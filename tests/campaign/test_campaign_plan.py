@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from lqcd_core.campaign.driver import check_capacity
@@ -62,6 +64,27 @@ def test_a_backend_that_needs_cores_of_a_device_gets_one(folder):
     assert plan.resources == {"num_cpus": 1, "neuron_cores": 1}
     plan = _plan(folder, propagator={"backend": "neuron-traced"}, resources={"neuron_cores": 4})
     assert plan.resources == {"num_cpus": 1, "neuron_cores": 4}
+    plan = _plan(folder, propagator={"backend": "neuron-traced"}, resources={"num_cpus": 4})
+    assert plan.resources == {"num_cpus": 4, "neuron_cores": 1}, "more CPUs are not fewer cores"
+    plan = _plan(folder, {"sources": [{"backend": "neuron-traced"}]})
+    assert plan.resources == {"num_cpus": 1, "neuron_cores": 1}
+
+
+def test_brackets_in_a_path_are_no_pattern_where_they_are_a_name(folder):
+    inner = folder / "run[1]"
+    inner.mkdir()
+    for name in ("é β.ildg", "b[0].ildg"):
+        (inner / name).write_bytes(b"")
+    assert [t.name for t in _plan(inner).tasks] == ["b_0__s0_mass0.1", "é_β_s0_mass0.1"]
+    assert len(_plan(inner, {"configurations": ["b[0].ildg"]}).tasks) == 1
+
+
+def test_a_link_to_a_configuration_is_the_same_configuration(folder):
+    (folder / "again.ildg").symlink_to(folder / "a.ildg")
+    with pytest.raises(ParameterError, match="named twice"):
+        _plan(folder)
+    with pytest.raises(ParameterError, match="named twice"):
+        _plan(folder, {"configurations": ["b.ildg", f"../{folder.name}/b.ildg"]})
 
 
 @pytest.mark.parametrize(
@@ -79,6 +102,11 @@ def test_a_backend_that_needs_cores_of_a_device_gets_one(folder):
         ({"kappas": [0.12]}, {}, ParameterError, "either masses or kappas, got both"),
         ({"masses": []}, {}, ParameterError, "list of numbers"),
         ({"masses": ["light"]}, {}, ParameterError, "list of numbers"),
+        ({"masses": [float("nan")]}, {}, ParameterError, "all finite"),
+        ({"masses": [10**400]}, {}, ParameterError, "all finite"),
+        ({"channels": []}, {}, ParameterError, "at least one"),
+        ({"momenta": []}, {}, ParameterError, "at least one"),
+        ({}, {"resources": {"CPU": 2}}, ParameterError, "called 'num_cpus' here"),
         ({"masses": [0.1, 0.1]}, {}, ParameterError, "two tasks"),
         ({"configurations": ["*.lime"]}, {}, FileError, "no configuration matches"),
         ({"configurations": ["a.ildg", "*.ildg"]}, {}, ParameterError, "named twice"),
@@ -103,10 +131,13 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path):
 
 
 def test_a_cluster_that_can_never_hold_a_task_is_refused():
-    with pytest.raises(ParameterError, match="neuron_cores = 2 and the whole cluster has 0"):
-        check_capacity({"CPU": 8.0}, {"num_cpus": 1, "neuron_cores": 2})
-    with pytest.raises(ParameterError, match="num_cpus = 16"):
-        check_capacity({"CPU": 8.0}, {"num_cpus": 16})
+    with pytest.raises(ParameterError, match="neuron_cores = 2 and no node has more than 0"):
+        check_capacity([{"CPU": 8.0}], {"num_cpus": 1, "neuron_cores": 2})
+    with pytest.raises(ParameterError, match="num_cpus = 16 and no node has more than 8"):
+        check_capacity([{"CPU": 8.0}, {"CPU": 8.0}], {"num_cpus": 16})
+    with pytest.raises(ParameterError, match="num_cpus = 4, neuron_cores = 1, which no node has together"):
+        check_capacity([{"CPU": 8.0}, {"CPU": 2.0, "neuron_cores": 2.0}], {"num_cpus": 4, "neuron_cores": 1})
+    check_capacity([{"CPU": 8.0}, {"CPU": 4.0, "neuron_cores": 2.0}], {"num_cpus": 4, "neuron_cores": 1})
 
 
 def test_a_line_without_an_end_is_cut_off_and_nothing_else(tmp_path):
@@ -120,3 +151,26 @@ def test_a_line_without_an_end_is_cut_off_and_nothing_else(tmp_path):
         assert [r["k"] for r in lines.records] == [0, 1, 2]
         lines.append({"k": 4})
     assert path.read_bytes() == whole + b'{"k": 4}\n'
+
+
+@pytest.mark.parametrize("damage", [b'{"k": 1\n', b"\x00\x00\n", b"[1]\n"])
+def test_a_damaged_line_in_the_middle_is_named_and_nothing_is_changed(tmp_path, damage):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'{"k": 0}\n' + damage + b'{"k": 2}\n{"k"')
+    before = path.read_bytes()
+    with pytest.raises(FileFormatError, match="line 2 of"):
+        LineFile(path)
+    assert path.read_bytes() == before
+
+
+def test_a_full_disk_is_said_and_the_half_line_is_cut_off_by_the_next(tmp_path, monkeypatch):
+    path = tmp_path / "lines.jsonl"
+    with LineFile(path) as lines:
+        lines.append({"k": 0})
+        write = os.write
+        monkeypatch.setattr(os, "write", lambda handle, data: write(handle, data[:5]))
+        with pytest.raises(FileError, match="disk is full"):
+            lines.append({"k": 1})
+        monkeypatch.undo()
+    with LineFile(path) as lines:
+        assert lines.records == [{"k": 0}]

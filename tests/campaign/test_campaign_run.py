@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -146,7 +147,7 @@ def driver(folder):
     def start():
         process = subprocess.Popen(
             [sys.executable, "-c", "from lqcd_core.cli import main; main()", "campaign", str(folder / "plan.toml"), "--num-cpus", "1"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", MARK: str(folder)},
         )  # fmt: skip
         started.append(process)
         return process
@@ -156,6 +157,30 @@ def driver(folder):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+MARK = "LQCD_TEST_CAMPAIGN"
+"""Variable that a driver hands to every process of its cluster."""
+
+
+def _left(folder):
+    """Processes of a driver's cluster that are there, by pid."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"{MARK}={folder}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _worker(folder):
+    """Pid of the worker that has the long task now."""
+    try:
+        return json.loads((folder / "out" / ".running" / "large_s0_mass0.5.json").read_text())["pid"]
+    except (OSError, ValueError):
+        return None
 
 
 def _saved(folder):
@@ -197,6 +222,24 @@ def test_a_killed_worker_is_replaced_and_its_columns_kept(driver, folder):
     assert _columns(folder / "out" / "large_s0_mass0.5.h5") == _undisturbed(folder)
 
 
+def test_a_worker_that_dies_more_often_than_retries_allow_has_its_reason(driver, folder):
+    """Once by the signal of a batch system that wants its node back, which is a death too, once at once."""
+    (folder / "plan.toml").write_text(PLAN.replace("masses", "retries = 1\nmasses"))
+    process = driver()
+    _until(lambda: _saved(folder) >= 1)
+    first = _worker(folder)
+    os.kill(first, signal.SIGTERM)
+    _until(lambda: [e for e in _lines(folder / "out" / "manifest.jsonl") if e["event"] == "died"])
+    second = _until(lambda: _worker(folder))
+    os.kill(second, signal.SIGKILL)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, err
+    assert "failed: large_s0_mass0.5" in out and f"(pid {second}) died" in out and "2 of 3 tasks done" in out
+    events = [e for e in _lines(folder / "out" / "manifest.jsonl") if e["task"] == "large_s0_mass0.5"]
+    assert [e["event"] for e in events] == ["submitted", "died", "submitted", "failed"]
+    assert events[1]["pid"] == first and "SIGTERM" in events[1]["message"]
+
+
 def test_a_killed_driver_is_followed_by_one_that_does_the_rest(driver, folder):
     process = driver()
     _until(lambda: _saved(folder) >= 2)
@@ -217,6 +260,10 @@ def test_two_drivers_do_not_write_one_campaign(driver, folder):
     _until(lambda: _saved(folder) >= 1)
     _, err = driver().communicate(timeout=PATIENCE)
     assert "being written by another process" in err
+    if Path("/proc").is_dir():
+        assert len(_left(folder)) > 2, "the cluster's processes are not seen"
     first.send_signal(signal.SIGINT)
     first.communicate(timeout=PATIENCE)
     assert first.returncode == 130
+    if Path("/proc").is_dir():
+        _until(lambda: not _left(folder))  # no scheduler, no worker
