@@ -21,6 +21,9 @@ from .user_data import render
 TAG = "lqcd-bench-job"
 """Tag of an instance; its value is the name of the job."""
 
+FILTER_VALUES = 200
+"""Values that EC2 takes in one filter."""
+
 
 def _utc() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -74,11 +77,29 @@ def template_instance_type(account: Account) -> str:
     return data["InstanceType"]
 
 
-def check_request(wall_clock: float, files: Sequence[str | Path]) -> None:
-    """Refuse a wall clock or package files that make no sense, before anything is asked of the cloud."""
+def check_request(wall_clock: float, packages: Sequence[str], files: Sequence[str]) -> None:
+    """Refuse a wall clock or packages that make no sense, before anything is asked of the cloud.
+
+    Parameters
+    ----------
+    wall_clock
+        Minutes until the kill switch.
+    packages
+        Requirements, and paths of wheels and archives.
+    files
+        Those of ``packages`` that are paths.
+
+    Raises
+    ------
+    ParameterError
+        Naming the option.
+    """
     if not 0 <= wall_clock < 7 * 24 * 60:
         raise ParameterError(f"--wall-clock must be minutes from 0 (no kill switch) to a week, got {wall_clock:g}.")
     names = [Path(f).name for f in files]
+    for package in packages:
+        if package not in files and Path(package).is_dir():
+            raise ParameterError(f"--package {package!r} is a folder, which does not travel: build a wheel of it.")
     for file, name in zip(files, names):
         if not Path(file).is_file():
             raise ParameterError(f"--package {str(file)!r} looks like a file and is none.")
@@ -136,16 +157,23 @@ class Listed:
     """The instance, or empty."""
 
 
-def _instances(account: Account, names: Sequence[str]) -> dict[str, str]:
-    """States of instances by id; those that EC2 no longer knows are left out."""
-    if not names:
-        return {}
-    pages = (
-        account.client("ec2")
-        .get_paginator("describe_instances")
-        .paginate(Filters=[{"Name": "instance-id", "Values": list(names)}])
-    )  # a filter, since an id that is gone is an error when it is asked for by name
-    return {i["InstanceId"]: i["State"]["Name"] for p in pages for r in p["Reservations"] for i in r["Instances"]}
+def _instances(account: Account, names: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Id and state of the instance of each job; jobs whose instance EC2 does not know, or no longer, are left out.
+
+    Asked for by tag, which an instance has from its launch: it is found also if the answer to the launch was lost, so
+    that ``launched.json`` is not there.
+    """
+    out = {}
+    for first in range(0, len(names), FILTER_VALUES):
+        pages = (
+            account.client("ec2")
+            .get_paginator("describe_instances")
+            .paginate(Filters=[{"Name": f"tag:{TAG}", "Values": list(names[first : first + FILTER_VALUES])}])
+        )
+        for instance in (i for p in pages for r in p["Reservations"] for i in r["Instances"]):
+            (name,) = (t["Value"] for t in instance["Tags"] if t["Key"] == TAG)
+            out[name] = (instance["InstanceId"], instance["State"]["Name"])
+    return out
 
 
 def list_jobs(account: Account, limit: int = 20) -> list[Listed]:
@@ -182,12 +210,13 @@ def _look(account: Account, names: Sequence[str]) -> list[Listed]:
         if body is not None:
             parts = [_get_json(account, job_key(name, n)) for n in ("launched.json", "status.json", "cancelled.json")]
             facts.append((Job.from_json(body), *parts))
-    states = _instances(account, [f[1]["instance"] for f in facts if f[1]])
+    known = _instances(account, [f[0].job_id for f in facts])
     out = []
     for job, launched, status, cancelled in facts:
-        instance = launched["instance"] if launched else ""
-        state = state_of(job, launched, status, cancelled is not None, states.get(instance))
-        out.append(Listed(job, state, instance))
+        instance, doing = known.get(job.job_id, (launched["instance"] if launched else "", None))
+        if instance:
+            launched = {"instance": instance}
+        out.append(Listed(job, state_of(job, launched, status, cancelled is not None, doing), instance))
     return out
 
 
@@ -288,9 +317,9 @@ def cancel(account: Account, job_id: str) -> JobState:
     listed = look(account, job_id)
     if listed.state.over:
         return listed.state
-    _put(account, job_key(job_id, "cancelled.json"), json.dumps({"time": _utc()}))
-    if listed.instance:
+    if listed.instance:  # first, so that a refusal does not leave a job that counts as cancelled and runs on
         account.client("ec2").terminate_instances(InstanceIds=[listed.instance])
+    _put(account, job_key(job_id, "cancelled.json"), json.dumps({"time": _utc()}))
     return listed.state
 
 

@@ -25,7 +25,7 @@ ENDED = ("done", "failed", "timed-out", "stopped")
 """States that the runner itself reports as its last word."""
 
 LAUNCH_GRACE = 600.0
-"""Seconds that a job may stand in the bucket without an instance before it counts as never launched."""
+"""Seconds that a job may stand in the bucket without an instance that EC2 lists before it counts as never launched, or dead."""
 
 _JOB_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 
@@ -188,16 +188,18 @@ def state_of(
         return JobState(status["state"], str(status.get("reason", "")), rows, updated)
     if cancelled:
         return JobState("cancelled", "", rows, updated)
-    if launched is None:
-        now = now or datetime.datetime.now(datetime.timezone.utc)
-        age = (now - datetime.datetime.fromisoformat(job.created)).total_seconds()
-        if age < LAUNCH_GRACE:
+    now = now or datetime.datetime.now(datetime.timezone.utc)
+    young = (now - datetime.datetime.fromisoformat(job.created)).total_seconds() < LAUNCH_GRACE
+    if launched is None and status is None:
+        if young:
             return JobState("submitted", "no instance yet", rows, updated)
         return JobState(
             "not-launched", "the record stands in the bucket and no instance followed; submit again", rows, updated
         )
+    if instance is None and status is None and young:  # EC2 lists an instance some seconds after it launched it
+        return JobState("booting", "", rows, updated)
     if instance in (None, "terminated", "shutting-down", "stopped", "stopping"):
-        reason = f"instance {launched.get('instance')} is {instance or 'gone'} and left no last word; its rows so far are kept"
+        reason = f"instance {(launched or {}).get('instance', 'unknown')} is {instance or 'gone'} and left no last word; its rows so far are kept"
         return JobState("died", reason, rows, updated)
     if status is None:
         return JobState("booting", "", rows, updated)

@@ -1,8 +1,8 @@
 """What the instance runs: install, measure, upload each row, mail, done.
 
-One file that needs the standard library and boto3 only, since it is there before the package is. Its one argument is a
-JSON file: job_id, bucket, topic, region, arguments, packages, files, deadline (seconds; 0: none), interval (seconds), and
-python. A row that cannot be uploaded is kept and tried again; its name is its number, so a row sent twice is one row.
+One file that needs the standard library and boto3 only, since it is there before the package is. Its arguments are a
+JSON file (job_id, bucket, topic, region, arguments, packages, files, deadline in seconds or 0 for none, and interval in
+seconds) and the seconds that the machine has been up to the job before, which count towards the deadline. A row that cannot be uploaded is kept and tried again; its name is its number, so a row sent twice is one row.
 """
 
 import json
@@ -18,8 +18,8 @@ ATTEMPTS = 20  # last rounds, with growing pauses, before rows and log are given
 LINK_SECONDS = 6 * 3600  # a link signed with the role's credentials ends with them, after some hours, whatever is asked
 
 
-class Stopped(Exception):
-    """SIGTERM: the machine goes down."""
+class Stopped(BaseException):
+    """SIGTERM: the machine goes down. Not an Exception, or an upload that it meets would take it for one of its own."""
 
 
 def now():
@@ -68,10 +68,10 @@ class Uploads:
 class Job:
     """One run of ``lqcd bench``."""
 
-    def __init__(self, config, root, s3, sns):
+    def __init__(self, config, root, s3, sns, before=0.0):
         self.config, self.root, self.sns = config, root, sns
         self.up = Uploads(s3, config["bucket"], config["job_id"], root)
-        self.started = time.monotonic()
+        self.started = time.monotonic() - before
         self.last_word = 0.0
         self.process = None
 
@@ -156,9 +156,11 @@ class Job:
     def run(self):
         try:
             state, reason = self.measure()
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is left must be told, machine down or not
         except Stopped:
             state, reason = "stopped", "the machine went down"
         except Exception as error:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
             state, reason = "failed", f"{type(error).__name__}: {error}"
         self.end_process()
         self.up.read_rows()
@@ -208,10 +210,12 @@ class Job:
 
 
 def stop(number, frame):
+    """Stop once: the shell and the system both send the signal, and the last word must not be cut off by the second."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Stopped
 
 
-def main(path):
+def main(path, before=0.0):
     import boto3
     from botocore.config import Config
 
@@ -220,8 +224,8 @@ def main(path):
     s3 = boto3.client("s3", region_name=config["region"], config=settings)
     sns = boto3.client("sns", region_name=config["region"], config=settings)
     signal.signal(signal.SIGTERM, stop)
-    return Job(config, pathlib.Path(path).resolve().parent, s3, sns).run()
+    return Job(config, pathlib.Path(path).resolve().parent, s3, sns, float(before)).run()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shlex
 from importlib import resources
 
@@ -54,9 +55,8 @@ def render(job: Job, account: Account) -> str:
         "@CONFIG@": json.dumps(config),  # one line, and JSON escapes line ends: it cannot close the here-document
         "@RUNNER@": here.joinpath("runner.py").read_text().rstrip("\n"),
     }
-    script = here.joinpath("user_data.sh.in").read_text()
-    for name, text in parts.items():
-        script = script.replace(name, text)
+    # One pass: what stands in the user's words is text, whatever it looks like.
+    script = re.sub("|".join(parts), lambda found: parts[found[0]], here.joinpath("user_data.sh.in").read_text())
     size = len(script.encode())
     if size > LIMIT:
         raise ParameterError(

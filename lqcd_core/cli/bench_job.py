@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import shutil
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -45,7 +46,12 @@ def _in_our_words():
         what = error.response["Error"]
         raise CloudError(f"{error.operation_name} was refused: {what.get('Message')} ({what.get('Code')}).") from None
     except BotoCoreError as error:
-        raise CloudError(f"{error}; are credentials and region set up (aws configure, or AWS_* variables)?") from None
+        said = " ".join(str(error).split()).rstrip(".")
+        if "redential" in said or "token" in said.lower():
+            said += "; set up credentials (aws configure, or AWS_* variables)"
+        elif "endpoint" in said.lower():
+            said += "; is the region right, and is there a network?"
+        raise CloudError(f"{said}.") from None
 
 
 def _account(region, profile, stack, bucket, topic, launch_template):
@@ -90,9 +96,10 @@ def submit(arguments, instance_type, wall_clock, packages, python, hourly_price,
     from ..benchjob.record import Job, new_job_id
     from ..benchjob.user_data import render
 
+    _check_words(arguments, known=not packages)
     packages = packages or (f"lqcd-core[cli,torch]=={__version__}",)
     files = [p for p in packages if p.endswith((".whl", ".tar.gz", ".zip")) and "://" not in p]
-    control.check_request(wall_clock, files)
+    control.check_request(wall_clock, packages, files)
     if hourly_price is not None and not 0 < hourly_price < 10000:
         raise ParameterError(f"--hourly-price must be dollars per hour, got {hourly_price:g}.")
     with _in_our_words():
@@ -128,6 +135,30 @@ def submit(arguments, instance_type, wall_clock, packages, python, hourly_price,
     else:
         print(f"launched {instance}; follow it with: lqcd bench-job tail {job.job_id}")
     return DONE
+
+
+_LOCAL = ("output", "o", "resume", "force", "baseline", "plot", "config")
+"""Options of ``lqcd bench`` that name files: the job has its own, and those of this machine are not there."""
+
+
+def _check_words(words: Sequence[str], known: bool) -> None:
+    """Refuse what ``lqcd bench`` would refuse, now rather than on a machine that costs money.
+
+    Other packages than this version may know other options: with ``known`` false, only the files are looked at.
+    """
+    for word in words:
+        name = word.lstrip("-").partition("=")[0]
+        if word.startswith("-") and name in _LOCAL:
+            raise ParameterError(
+                f"{word!r} names a file, and the instance has none of this machine's; rows come by 'fetch'."
+            )
+    if known:
+        from .bench import command as bench
+
+        try:
+            bench.make_context("lqcd bench", list(words))
+        except click.UsageError as error:
+            raise ParameterError(f"lqcd bench {' '.join(words)}: {error.format_message()}") from None
 
 
 def _plain(record) -> dict:

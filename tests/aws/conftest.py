@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import urllib.request
+import uuid
+from importlib import resources
 
 import pytest
 
@@ -12,6 +13,7 @@ moto_server = pytest.importorskip("moto.server", reason="the stand-in server com
 pytest.importorskip("click", reason="the command needs click")
 
 REGION = "us-east-1"
+KEY = "stand-in"
 
 
 @pytest.fixture(scope="session")
@@ -26,32 +28,60 @@ def cloud_server():
 
 @pytest.fixture
 def cloud(cloud_server, monkeypatch):
-    """An empty account; every client made here or in a child process talks to the stand-in only."""
-    urllib.request.urlopen(urllib.request.Request(f"{cloud_server}/moto-api/reset", method="POST")).close()
+    """The account; every client made here or in a child process talks to the stand-in only."""
     for name in ("AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {
-        "AWS_ENDPOINT_URL": cloud_server, "AWS_ACCESS_KEY_ID": "stand-in", "AWS_SECRET_ACCESS_KEY": "stand-in",
+        "AWS_ENDPOINT_URL": cloud_server, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": KEY,
         "AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true", "NO_PROXY": "127.0.0.1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
     return boto3.Session(region_name=REGION)
 
 
-@pytest.fixture
-def stack(cloud):
-    """The stack of the template, deployed."""
-    from importlib import resources
+@pytest.fixture(scope="session")
+def deployed(cloud_server):
+    """Name of the bucket of the stack, deployed once: that is most of the time of a short test."""
+    session = boto3.Session(aws_access_key_id=KEY, aws_secret_access_key=KEY, region_name=REGION)
 
-    ec2 = cloud.client("ec2")
-    network = ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
-    subnet = ec2.describe_subnets(Filters=[{"Name": "vpc-id", "Values": [network]}])["Subnets"][0]["SubnetId"]
+    def client(service):
+        return session.client(service, endpoint_url=cloud_server)
+
+    network = client("ec2").describe_vpcs()["Vpcs"][0]["VpcId"]
+    subnets = client("ec2").describe_subnets(Filters=[{"Name": "vpc-id", "Values": [network]}])["Subnets"]
     template = resources.files("lqcd_core.benchjob").joinpath("infrastructure/template.yaml").read_text()
-    cloud.client("cloudformation").create_stack(
+    values = {"VpcId": network, "SubnetId": subnets[0]["SubnetId"]}
+    client("cloudformation").create_stack(
         StackName="lqcd-bench", TemplateBody=template, Capabilities=["CAPABILITY_IAM"],
-        Parameters=[{"ParameterKey": "VpcId", "ParameterValue": network}, {"ParameterKey": "SubnetId", "ParameterValue": subnet}],
+        Parameters=[{"ParameterKey": k, "ParameterValue": v} for k, v in values.items()],
     )  # fmt: skip
+    outputs = client("cloudformation").describe_stacks(StackName="lqcd-bench")["Stacks"][0]["Outputs"]
+    return next(o["OutputValue"] for o in outputs if o["OutputKey"] == "Bucket")
+
+
+@pytest.fixture
+def stack(cloud, deployed):
+    """The account with the stack, its bucket empty and nothing running."""
+    s3, ec2 = cloud.client("s3"), cloud.client("ec2")
+    left = [{"Key": o["Key"]} for o in s3.list_objects_v2(Bucket=deployed).get("Contents", [])]
+    if left:
+        s3.delete_objects(Bucket=deployed, Delete={"Objects": left})
+    running = [i["InstanceId"] for i in _all_instances(ec2) if i["State"]["Name"] != "terminated"]
+    if running:
+        ec2.terminate_instances(InstanceIds=running)
     return cloud
+
+
+def _all_instances(ec2):
+    return [i for r in ec2.describe_instances()["Reservations"] for i in r["Instances"]]
+
+
+@pytest.fixture
+def launched(stack):
+    """Instances that came since the test began, as a function."""
+    ec2 = stack.client("ec2")
+    before = {i["InstanceId"] for i in _all_instances(ec2)}
+    return lambda: [i for i in _all_instances(ec2) if i["InstanceId"] not in before]
 
 
 @pytest.fixture
@@ -65,17 +95,17 @@ def account(stack):
 @pytest.fixture
 def mailbox(account):
     """Messages that the topic sent, as a function."""
-    queue = account.client("sqs").create_queue(QueueName="mails")["QueueUrl"]
-    arn = account.client("sqs").get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"][
-        "QueueArn"
-    ]
-    account.client("sns").subscribe(TopicArn=account.topic, Protocol="sqs", Endpoint=arn)
+    sqs, sns = account.client("sqs"), account.client("sns")
+    queue = sqs.create_queue(QueueName=f"mails-{uuid.uuid4()}")["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    subscribed = sns.subscribe(TopicArn=account.topic, Protocol="sqs", Endpoint=arn)["SubscriptionArn"]
 
     def read():
-        found = account.client("sqs").receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
+        found = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", [])
         return [json.loads(m["Body"]) for m in found]
 
-    return read
+    yield read
+    sns.unsubscribe(SubscriptionArn=subscribed)
 
 
 @pytest.fixture

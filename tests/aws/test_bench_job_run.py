@@ -234,7 +234,9 @@ class Relay(http.server.BaseHTTPRequestHandler):
             if name.lower() not in ("host", "connection", "content-length", "expect"):
                 request.add_header(name, value)
         if not request.has_header("Content-type"):
-            request.add_header("Content-type", "application/octet-stream")  # else urllib calls it a form, and it is read as one
+            request.add_header(
+                "Content-type", "application/octet-stream"
+            )  # else urllib calls it a form, and it is read as one
         try:
             with urllib.request.urlopen(request) as answer:
                 status, text = answer.status, answer.read()

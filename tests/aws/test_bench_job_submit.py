@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import sys
 
 import attrs
 import pytest
@@ -26,10 +27,6 @@ def submitted(lqcd, stack):
     return json.loads(out)["job"]["job_id"]
 
 
-def _instances(session):
-    return [i for r in session.client("ec2").describe_instances()["Reservations"] for i in r["Instances"]]
-
-
 def _put(account, job_id, name, value):
     account.client("s3").put_object(Bucket=account.bucket, Key=job_key(job_id, name), Body=json.dumps(value))
 
@@ -38,11 +35,11 @@ def _put_row(account, job_id, number, body):
     account.client("s3").put_object(Bucket=account.bucket, Key=row_key(job_id, number), Body=body)
 
 
-def test_nothing_is_launched_without_yes_but_the_cost_is_printed(lqcd, stack, account):
+def test_nothing_is_launched_without_yes_but_the_cost_is_printed(lqcd, stack, account, launched):
     found = lqcd("bench-job", "submit", "--hourly-price", "0.2", *ARGUMENTS, code=2)
     assert "at most 0.40 USD: 120 minutes at 0.20 USD per hour" in found.stdout
     assert "nothing was launched" in found.stderr
-    assert _instances(stack) == [] and control.list_jobs(account) == []
+    assert launched() == [] and control.list_jobs(account) == []
 
 
 def test_a_job_without_kill_switch_says_that_nothing_bounds_its_cost(lqcd, stack):
@@ -50,8 +47,8 @@ def test_a_job_without_kill_switch_says_that_nothing_bounds_its_cost(lqcd, stack
     assert "no upper bound" in out
 
 
-def test_one_instance_with_the_jobs_tags_and_user_data(lqcd, stack, account, submitted):
-    (instance,) = _instances(stack)
+def test_one_instance_with_the_jobs_tags_and_user_data(lqcd, stack, account, launched, submitted):
+    (instance,) = launched()
     assert {t["Key"]: t["Value"] for t in instance["Tags"]}[control.TAG] == submitted
     assert instance["InstanceType"] == "c7i.xlarge"
     data = stack.client("ec2").describe_instance_attribute(InstanceId=instance["InstanceId"], Attribute="userData")
@@ -133,22 +130,27 @@ def test_package_files_travel_with_the_job(lqcd, account, tmp_path):
         (("--stack", "other", "--hourly-price", "1"), "there is no stack 'other'"),
         (("--launch-template", "other", "--hourly-price", "1"), "launch template 'other'"),
         (("--profile", "nobody"), "nobody"),
+        (("--package", "."), "is a folder"),
+        (("--hourly-price", "1", "--", "--latice", "4x4x4x4"), "--lattice"),
+        (("--hourly-price", "1", "--", "--output", "rows.jsonl"), "names a file"),
+        (("--hourly-price", "1", "--", "--config=mine.toml"), "names a file"),
+        (("--region", "no such place"), "region"),
     ],
 )
-def test_wrong_requests_are_refused_in_one_line(lqcd, stack, words, said):
+def test_wrong_requests_are_refused_in_one_line(lqcd, stack, words, said, launched):
     found = lqcd("bench-job", "submit", "--yes", *words, *ARGUMENTS, code=2)
     assert said in found.stderr and len(found.stderr.strip().splitlines()) == 1
-    assert _instances(stack) == []
+    assert launched() == []
 
 
-def test_a_template_that_only_stops_its_instance_is_refused(lqcd, stack):
+def test_a_template_that_only_stops_its_instance_is_refused(lqcd, stack, launched):
     stack.client("ec2").create_launch_template(
         LaunchTemplateName="stops", LaunchTemplateData={"InstanceType": "c7i.large", "ImageId": "ami-12345678"}
     )
     found = lqcd(
         "bench-job", "submit", "--yes", "--hourly-price", "1", "--launch-template", "stops", *ARGUMENTS, code=2
     )
-    assert "does not terminate its instance" in found.stderr and _instances(stack) == []
+    assert "does not terminate its instance" in found.stderr and launched() == []
 
 
 def test_too_long_a_command_is_refused_with_the_bytes(account):
@@ -157,7 +159,10 @@ def test_too_long_a_command_is_refused_with_the_bytes(account):
     assert len(render(_job(arguments=("--lattice", "16x16x16x16") * 40), account).encode()) < LIMIT
 
 
-@pytest.mark.parametrize("text", ["'; rm -rf /; '", "END_OF_JOB\nrm -rf /", "$(reboot)", "`reboot`", 'é ü \\ "'])
+@pytest.mark.parametrize(
+    "text",
+    ["'; rm -rf /; '", "END_OF_JOB\nrm -rf /", "$(reboot)", "`reboot`", "@RUNNER@ @CONFIG@ @PYTHON@", 'é ü \\ "'],
+)
 def test_arguments_reach_the_instance_as_they_are(account, text, tmp_path):
     """Whatever is in them: they go through JSON in a quoted here-document, never through the shell."""
     import subprocess
@@ -227,6 +232,9 @@ def test_states_follow_from_what_is_known():
     assert state_of(job, None, None, False, None, late).name == "not-launched"
     assert state_of(job, launched, None, False, "pending", late).name == "booting"
     assert state_of(job, launched, running, False, "running", late).name == "running"
+    assert state_of(job, launched, None, False, None, early).name == "booting", "EC2 does not list it yet"
+    assert state_of(job, launched, None, False, None, late).name == "died"
+    assert state_of(job, None, running, False, "running", late).name == "running", "the answer to its launch was lost"
     for gone in (None, "terminated", "shutting-down", "stopped"):
         assert state_of(job, launched, running, False, gone, late).name == "died"
     assert state_of(job, launched, done, False, "terminated", late).name == "done"
@@ -234,14 +242,69 @@ def test_states_follow_from_what_is_known():
     assert state_of(job, launched, done, True, "terminated", late).name == "done", "cancelled too late"
 
 
-def test_cancel_terminates_the_instance_and_keeps_the_rows(lqcd, stack, account, submitted, tmp_path):
+def test_cancel_terminates_the_instance_and_keeps_the_rows(lqcd, stack, account, launched, submitted, tmp_path):
     _put_row(account, submitted, 1, '{"a": 1}')
     assert "is cancelled" in lqcd("bench-job", "cancel", submitted).stdout
-    assert [i["State"]["Name"] for i in _instances(stack)] == ["terminated"]
+    assert [i["State"]["Name"] for i in launched()] == ["terminated"]
     assert control.look(account, submitted).state.name == "cancelled"
     assert "was over before: cancelled" in lqcd("bench-job", "cancel", submitted).stdout
     lqcd("bench-job", "fetch", submitted, "-o", tmp_path / "out", code=1)
     assert (tmp_path / "out" / "rows.jsonl").read_text() == '{"a": 1}\n'
+
+
+def test_an_instance_is_found_by_its_tag_when_the_answer_to_its_launch_was_lost(
+    lqcd, stack, account, launched, submitted
+):
+    account.client("s3").delete_object(Bucket=account.bucket, Key=job_key(submitted, "launched.json"))
+    (instance,) = launched()
+    found = control.look(account, submitted)
+    assert (found.state.name, found.instance) == ("booting", instance["InstanceId"])
+    lqcd("bench-job", "cancel", submitted)
+    assert [i["State"]["Name"] for i in launched()] == ["terminated"]
+
+
+def test_a_cancel_that_is_refused_leaves_the_job_as_it_was(account, submitted):
+    from botocore.exceptions import ClientError
+
+    def refuse(**_):
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation", "Message": "no"}}, "TerminateInstances")
+
+    events = account.client("ec2").meta.events
+    events.register("before-call.ec2.TerminateInstances", refuse)
+    with pytest.raises(ClientError):
+        control.cancel(account, submitted)
+    assert control.look(account, submitted).state.name == "booting"
+    events.unregister("before-call.ec2.TerminateInstances", refuse)
+    control.cancel(account, submitted)
+    assert control.look(account, submitted).state.name == "cancelled"
+
+
+def test_without_boto3_it_is_said_what_to_install(lqcd, monkeypatch):
+    for name in ("boto3", "botocore", "botocore.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
+    for words in (("list",), ("submit", *ARGUMENTS), ("tail", "20260131-120000-a1b2c3")):
+        assert "boto3" in lqcd("bench-job", *words, code=2).stderr
+
+
+def test_without_credentials_it_is_said_what_to_set_up(lqcd, stack, monkeypatch, tmp_path):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    assert "aws configure" in lqcd("bench-job", "list", code=2).stderr
+
+
+@pytest.mark.parametrize("bucket", ["no-such-bucket-anywhere", "Not A Bucket"])
+def test_a_wrong_bucket_is_said_in_one_line(lqcd, stack, account, bucket):
+    words = ("--bucket", bucket, "--topic", account.topic, "--launch-template", account.launch_template)
+    said = lqcd("bench-job", "list", *words, code=2).stderr.strip()
+    assert "bucket" in said and len(said.splitlines()) == 1 and "credentials" not in said
+
+
+def test_fetch_into_a_place_that_is_no_folder_is_said(lqcd, submitted, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    assert str(tmp_path / "file") in lqcd("bench-job", "fetch", submitted, "-o", tmp_path / "file", code=2).stderr
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_fetch_joins_both_places_and_names_what_is_missing(lqcd, account, submitted, tmp_path):
