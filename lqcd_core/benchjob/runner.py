@@ -224,6 +224,8 @@ def main(path, before=0.0):
     s3 = boto3.client("s3", region_name=config["region"], config=settings)
     sns = boto3.client("sns", region_name=config["region"], config=settings)
     signal.signal(signal.SIGTERM, stop)
+    # The shell starts what is in its background with SIGINT ignored, and the sweep would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     return Job(config, pathlib.Path(path).resolve().parent, s3, sns, float(before)).run()
 
 

@@ -42,6 +42,10 @@ LONG = (
     "1,2,3,4,5,6,7,8",
     "--backends",
     "numpy",
+    "--limit-seconds",
+    "0.01",
+    "--threads",
+    "1",
     *(w for n in range(1, 40) for w in ("--lattice", f"{2 * n}x2x2x2")),
 )
 PATIENCE = 120.0
@@ -162,7 +166,7 @@ def test_rows_are_there_while_the_job_runs_and_stay_when_the_instance_dies(launc
 
 
 def test_a_job_past_its_wall_clock_ends_in_good_order_before_the_kill_switch(launch, account, mailbox, lqcd, tmp_path):
-    job, machine = launch(*LONG, wall_clock=0.4)
+    job, machine = launch(*LONG, wall_clock=0.3)
     machine.boot()
     machine.wait()
     assert machine.shutdowns == ["-h +1", "-h now"], machine.log
@@ -183,6 +187,7 @@ def test_the_machine_going_down_is_the_last_word(launch, account):
     os.kill(machine.process.pid, signal.SIGTERM)
     machine.wait()
     assert control.look(account, job).state.name == "stopped", machine.log
+    assert "lqcd: interrupted" in machine.log, "the sweep is ended by Ctrl-C, in good order"
     assert machine.shutdowns[-1] == "-h now"
 
 

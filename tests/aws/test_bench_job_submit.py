@@ -174,6 +174,19 @@ def test_arguments_reach_the_instance_as_they_are(account, text, tmp_path):
     assert json.loads((tmp_path / "job.json").read_text())["arguments"] == [text]
 
 
+@pytest.mark.parametrize("tool", [("bash", "-n"), ("shellcheck",)], ids=lambda tool: tool[0])
+@pytest.mark.parametrize("changes", [{}, {"python": "/opt/a b's/bin/python", "wall_clock": 0.0}])
+def test_the_script_passes_the_shells_own_check_and_the_linter(account, tmp_path, tool, changes):
+    import shutil
+    import subprocess
+
+    if shutil.which(tool[0]) is None:
+        pytest.skip(f"{tool[0]} is not installed")
+    (tmp_path / "user-data").write_text(render(_job(**changes), account))
+    found = subprocess.run([*tool, str(tmp_path / "user-data")], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
 def test_the_runner_ends_before_the_kill_switch():
     for minutes in (0.1, 1, 10, 120, 1000):
         assert 0 < deadline(minutes) < 60 * minutes
