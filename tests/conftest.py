@@ -1,9 +1,16 @@
 """Fixtures for the whole suite. Threads are pinned before numpy loads: two busy pools on two cores crawl."""
 
+import contextlib
 import os
+import signal
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# A shell that starts the suite in its background has it ignore Ctrl-C, and so every program that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path
 
