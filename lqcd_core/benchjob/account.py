@@ -74,6 +74,15 @@ def find_account(
 ) -> Account:
     """The account of a deployed stack, or of names given one by one (as ``terraform output`` prints them).
 
+    Parameters
+    ----------
+    session
+        What :func:`open_session` returned.
+    stack
+        Name of the CloudFormation stack; asked only for what is not given.
+    bucket, topic, launch_template
+        Bucket, ARN of the topic, name of the template.
+
     Raises
     ------
     CloudError

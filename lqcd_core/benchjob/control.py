@@ -113,6 +113,15 @@ def submit(account: Account, job: Job, files: Sequence[str | Path] = ()) -> str:
     The record is in the bucket before the instance is asked for, and the job's name is the token of the launch: a submission
     that is repeated after a lost answer does not launch twice.
 
+    Parameters
+    ----------
+    account
+        Where.
+    job
+        What.
+    files
+        Paths of the files that ``job.files`` names.
+
     Raises
     ------
     CloudError
@@ -312,7 +321,12 @@ def fetch(account: Account, job_id: str, folder: str | Path) -> Fetched:
 def cancel(account: Account, job_id: str) -> JobState:
     """Terminate the instance of a job; one that is over is left as it is.
 
-    Rows that are in the bucket stay. Returns the state before.
+    Rows that are in the bucket stay. The instance goes first: a job counts as cancelled only when nothing of it costs any more.
+
+    Returns
+    -------
+    JobState
+        The state before.
     """
     listed = look(account, job_id)
     if listed.state.over:

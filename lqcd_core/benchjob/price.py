@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import attrs
 
@@ -25,12 +26,12 @@ class Estimate:
 
     @property
     def at_most(self) -> float | None:
-        """Dollars until the kill switch; None without one.
+        """Dollars until the kill switch, which falls on whole minutes; None without one.
 
         >>> Estimate(3.0, "list", 120).at_most
         6.0
         """
-        return self.hourly * self.minutes / 60 if self.minutes else None
+        return self.hourly * math.ceil(self.minutes) / 60 if self.minutes else None
 
     def text(self) -> str:
         """One line for people.

@@ -56,6 +56,18 @@ class Outcome:
 def connect(address: str | None, num_cpus: int | None = None, resources: Mapping[str, int] | None = None):
     """Ray, connected: to the cluster at ``address``, or to one of this machine that ends with this process.
 
+    Parameters
+    ----------
+    address
+        ``host:port`` or ``"auto"``; None starts a cluster here.
+    num_cpus, resources
+        What a cluster started here has; all CPUs of this machine if not given.
+
+    Returns
+    -------
+    module
+        The package ``ray``; ``shutdown`` of it ends what was started.
+
     Raises
     ------
     BackendUnavailable
@@ -131,6 +143,16 @@ def run(
         Called with every :class:`Event`.
     tick
         Called at least every half second.
+
+    Returns
+    -------
+    Outcome
+        Each task of the plan, done or with its reason.
+
+    Raises
+    ------
+    FileError
+        If the manifest or the results cannot be written, or hold lines that are damaged. What was done stays done.
     """
     outcome = Outcome()
     markers = plan.output / ".running"

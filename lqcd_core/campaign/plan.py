@@ -103,7 +103,17 @@ def read_plan(path: str | Path) -> Plan:
 
 
 def make_plan(document: Mapping[str, Any], folder: Path, where: str = "the plan") -> Plan:
-    """The plan of a document; relative paths are taken from ``folder``."""
+    """The plan of a document, checked whole; raises as :func:`read_plan` does.
+
+    Parameters
+    ----------
+    document
+        What the TOML file says.
+    folder
+        Where relative paths begin; ``~`` is the home of the user.
+    where
+        Name of the plan in messages.
+    """
     _known(document, _TABLES, where, "table")
     campaign, resources, propagator = (_table(document, name, where) for name in _TABLES)
     _known(campaign, _CAMPAIGN, f"[campaign] of {where}", "key")

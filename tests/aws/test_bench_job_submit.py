@@ -221,6 +221,7 @@ def test_the_price_list_is_asked_for_linux_on_shared_hardware(cloud):
 
 def test_the_estimate_is_price_times_wall_clock():
     assert Estimate(1.34, "list", 90).at_most == pytest.approx(2.01)
+    assert Estimate(6.0, "list", 0.4).at_most == pytest.approx(0.1), "the switch falls on whole minutes"
     assert Estimate(1.34, "list", 0).at_most is None
 
 

@@ -95,6 +95,19 @@ def face_bytes(geometry: LatticeGeometry, n_rhs: int, precision) -> int:
 def predict(geometry: LatticeGeometry, n_rhs: int, precision, machine: Machine, hosts: int) -> Point:
     """The formulas of the module for one number of hosts; ``efficiency`` is left at 1.
 
+    Parameters
+    ----------
+    geometry
+        The whole lattice.
+    n_rhs
+        Right-hand sides, n.
+    precision
+        Precision of the spinors, which gives w.
+    machine
+        The measured numbers.
+    hosts
+        P; on one host there is no exchange.
+
     Raises
     ------
     ParameterError
@@ -165,6 +178,28 @@ def measure(inner: str, geometry: LatticeGeometry, n_rhs: int, precision, repeat
     Nothing is fitted to the two-shard time: ``site_seconds`` is that of the inner backend on one slab while a second
     process does the same, ``command_seconds`` and ``latency`` come from a lattice that is all overhead, ``bandwidth``
     from copies of a face while the other process copies too.
+
+    Parameters
+    ----------
+    inner
+        Backend on each slab.
+    geometry
+        The whole lattice of the comparison, T at least 4.
+    n_rhs
+        Right-hand sides.
+    precision
+        Precision of the spinors.
+    repeats
+        Repeats of each measurement; medians count.
+
+    Raises
+    ------
+    ParameterError
+        If T is too small for two.
+    LQCDError
+        What the backend says if it cannot run there.
+    BackendError
+        If a process that measures dies.
     """
     if geometry.T < 4:
         raise ParameterError(f"two processes need two time slices each to be measured, and T = {geometry.T}.")
