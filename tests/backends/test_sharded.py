@@ -181,7 +181,7 @@ def test_options_are_refused_by_name():
     for bad in (
         {"shards": 0},
         {"shards": True},
-        {"executor": "mpi"},
+        {"executor": "gpu"},
         {"reductions": "sloppy"},
         {"timeout": -1},
         {"inner": 3},

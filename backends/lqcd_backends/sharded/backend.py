@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import os
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import numpy as np
 
 from lqcd_core.backend import DiracTerms, Handle, Links, SiteDiagonal, make_request
 from lqcd_core.errors import BackendUnavailable, ParameterError
@@ -22,6 +24,7 @@ from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 from lqcd_core.registry import REGISTRY
 
+from . import ranks
 from .ghost import ghost_links, slab_links
 from .slabs import slabs
 from .space import ShardedHandle, ShardedSpace
@@ -29,7 +32,7 @@ from .team import Each, Team, ThreadTeam
 
 
 def sharded(
-    inner=None, shards: int | None = None, executor: str = "threads", reductions: str = "exact", timeout: float = 300.0
+    inner=None, shards: int | None = None, executor: str = "auto", reductions: str = "exact", timeout: float = 300.0
 ):
     """The executor for these options; with one shard it is the inner backend itself.
 
@@ -38,9 +41,10 @@ def sharded(
     inner
         A backend's name, or ``(name, options)``.
     shards
-        Number of slabs; None takes the number of usable cores.
+        Number of slabs; None takes the number of usable cores, or of ranks where ranks were launched.
     executor
-        ``threads`` or ``processes``.
+        ``threads``, ``processes``, ``torch.distributed``, ``mpi``, or ``auto``: what torchrun or mpirun started, else
+        threads.
     reductions
         ``exact`` or ``fast``.
     timeout
@@ -49,7 +53,7 @@ def sharded(
     Raises
     ------
     ParameterError
-        If no inner backend is named, or it is an executor itself.
+        If no inner backend is named, or it is an executor itself, or ``shards`` is not the number of ranks.
     BackendUnavailable
         If the inner backend cannot run here.
     """
@@ -62,6 +66,16 @@ def sharded(
     record = REGISTRY.record(name)
     if record.wraps:
         raise ParameterError(f"backend 'sharded': inner={name!r} is an executor itself; name what it should run on.")
+    if executor == "auto":
+        executor = ranks.launched() or "threads"
+    if executor in ("torch.distributed", "mpi"):
+        size = ranks.world_size(executor)
+        if shards not in (None, size):
+            raise ParameterError(
+                f"backend 'sharded': shards={shards} asked for, but {size} ranks were launched, and each has one slab; "
+                f"leave shards out, or launch {shards} ranks."
+            )
+        shards = size
     shards = usable_cores() if shards is None else shards
     if shards == 1:
         return REGISTRY.load(name, options).instance
@@ -101,6 +115,8 @@ class ShardedBackend:
     def _start(self) -> Team:
         if self.executor == "threads":
             return ThreadTeam(self.shards, self.timeout, REGISTRY.load(self.inner, self.options).instance)
+        if self.executor in ("torch.distributed", "mpi"):
+            return ranks.start(self.executor, self.timeout, REGISTRY.load(self.inner, self.options).instance)
         from .processes import ProcessTeam
 
         return ProcessTeam(self.shards, self.timeout, (self.inner, self.options))
@@ -113,6 +129,11 @@ class ShardedBackend:
     # -- the two methods ----------------------------------------------------------------------------------------------
 
     def space(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int = 1, parity=FULL) -> ShardedSpace:
+        self.team.agree("the problem", {
+            "inner": self.inner, "inner options": repr(sorted(self.options.items())), "lattice": str(geometry),
+            "precision": str(precision), "right-hand sides": n_rhs, "parity": str(parity),
+            "reductions": "exact" if self.exact else "fast",
+        })  # fmt: skip
         pieces = slabs(geometry.T, self.shards)
         for extent in {stop - start for start, stop in pieces}:
             slab = attrs.evolve(geometry, T=extent)
@@ -130,13 +151,13 @@ class ShardedBackend:
 
     def _hop(self, links: Links, source: ShardedSpace, target: ShardedSpace) -> Callable[[Handle], Handle]:
         team, remote = target.team, target.team.new()
-        pieces = self._pieces(links, target)
+        pieces, tainted = self._pieces(links, target)
         first = Each([rank == 0 for rank in range(self.shards)])
         sizes = team.call("hopping", remote.number, pieces.number, source.remote.number, target.remote.number, first)
-        return self._exchanging(team, remote, max(sizes))
+        return self._exchanging(team, remote, max(sizes), tainted)
 
     @staticmethod
-    def _exchanging(team: Team, remote, column: int) -> Callable[[Handle], Handle]:
+    def _exchanging(team: Team, remote, column: int, tainted: bool) -> Callable[[Handle], Handle]:
         """A function of handles whose workers exchange faces of so many bytes a column."""
 
         def hop(x: Handle) -> Handle:
@@ -144,18 +165,21 @@ class ShardedBackend:
             with team.lock:  # room for the faces must still be there when they are written
                 team.reserve(column * x.columns)
                 team.call("hop", new.number, remote.number, x.number(team))
-            return ShardedHandle(new, x.columns)
+            return ShardedHandle(new, x.columns, x.tainted or tainted)
 
         return hop
 
     def _pieces(self, links: Links, space: ShardedSpace):
-        """The slabs' links in the workers, sent once for all that is bound to them."""
+        """The slabs' links in the workers, sent once for all that is bound to them; and whether they hold a NaN."""
         team = space.team
         kept = self._links.get(links)
-        if kept is None or kept.team is not team:
+        if kept is None or kept[0].team is not team:
+            team.agree("the links", {
+                "digest": links.digest, "boundary phases": str(links.phases), "coefficients": str(links.coefficients),
+            })  # fmt: skip
             cut = slab_links if team.abilities["halo"] else ghost_links
-            kept = team.new()
-            team.call("links", kept.number, Each([cut(links, a, b) for a, b in space.slabs]))
+            kept = team.new(), not np.isfinite(np.asarray(links.array)).all()
+            team.call("links", kept[0].number, Each([cut(links, a, b) for a, b in space.slabs]))
             self._links[links] = kept
         return kept
 
@@ -163,13 +187,13 @@ class ShardedBackend:
 
     def _site_diagonal(self, term: SiteDiagonal, space: ShardedSpace) -> Callable[[Handle], Handle]:
         team, remote = space.team, space.team.new()
-        terms = _cut_term(term, space)
+        terms, tainted = _cut_term(term, space), not _finite_term(term)
         team.call("site_diagonal", remote.number, Each(terms), space.remote.number)
 
         def apply(x: Handle) -> Handle:
             new = team.new()
             team.call("apply", new.number, remote.number, x.number(team))
-            return ShardedHandle(new, x.columns)
+            return ShardedHandle(new, x.columns, x.tainted or tainted)
 
         return apply
 
@@ -177,9 +201,13 @@ class ShardedBackend:
         if kind not in ("M", "Mdag"):
             return None  # M^dagger M is their product, and the Schur complements are derived
         team, remote = space.team, space.team.new()
-        links, diagonal = self._pieces(terms.links, space), _cut_term(terms.diagonal, space)
+        (links, tainted), diagonal = self._pieces(terms.links, space), _cut_term(terms.diagonal, space)
         sizes = team.call("fused", remote.number, kind, links.number, Each(diagonal), space.remote.number)
-        return None if None in sizes else self._exchanging(team, remote, max(sizes))
+        return (
+            None
+            if None in sizes
+            else self._exchanging(team, remote, max(sizes), tainted or not _finite_term(terms.diagonal))
+        )
 
     def describe(self) -> dict[str, str]:
         """Inner backend, shards and executor, and what the inner backend says."""
@@ -192,6 +220,15 @@ class ShardedBackend:
 
 def _cut_term(term: SiteDiagonal, space: ShardedSpace) -> list[SiteDiagonal]:
     """The site-diagonal term of every slab."""
+    blocks = 0 if term.blocks is None or not space.team.compares else zlib.crc32(np.ascontiguousarray(term.blocks).data)
+    space.team.agree(
+        "the operator's parameters", {"scalar": term.scalar, "twist": term.twist, "checksum of blocks": blocks}
+    )
     if term.blocks is None:
         return [term] * len(space.slabs)
     return [attrs.evolve(term, blocks=term.blocks[a:b]) for a, b in space.slabs]
+
+
+def _finite_term(term: SiteDiagonal) -> bool:
+    numbers = np.isfinite(term.scalar) and np.isfinite(term.twist)
+    return bool(numbers and (term.blocks is None or np.isfinite(term.blocks).all()))

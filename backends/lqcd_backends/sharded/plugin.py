@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from lqcd_core import BackendInfo, hookimpl
 from lqcd_core.backend import Option
 
-EXECUTORS = ("threads", "processes")
+EXECUTORS = ("auto", "threads", "processes", "torch.distributed", "mpi")
 REDUCTIONS = ("exact", "fast")
 
 
@@ -28,7 +28,7 @@ def _inner(value) -> str | None:
 def _shards(value) -> str | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
         return None
-    return "must be a whole number of at least 1, or None for one a usable core"
+    return "must be a whole number of at least 1, or None for one a usable core (one a rank under a launcher)"
 
 
 def _one_of(names: tuple[str, ...]):
@@ -49,14 +49,21 @@ INFO = BackendInfo(
     wraps=True,
     options={
         "inner": Option("the backend that works on each slab, a name or (name, options); must be given", None, _inner),
-        "shards": Option("slabs of the lattice, at least 1; None takes one a usable core", None, _shards),
-        "executor": Option("'threads' in this process, or 'processes' on this host", "threads", _one_of(EXECUTORS)),
+        "shards": Option(
+            "slabs of the lattice, at least 1; None takes one a usable core, or one a rank", None, _shards
+        ),
+        "executor": Option(
+            "'threads' in this process, 'processes' on this host, 'torch.distributed' or 'mpi' over the ranks of a "
+            "launch; 'auto' takes what torchrun or mpirun started, else threads",
+            "auto",
+            _one_of(EXECUTORS),
+        ),
         "reductions": Option(
             "'exact': the same bits for any number of shards; 'fast': one number a shard", "exact", _one_of(REDUCTIONS)
         ),
         "timeout": Option("seconds after which a worker that does not answer counts as hung", 300.0, _timeout),
     },
-    summary="executor: splits the lattice along T over threads or processes, each with an inner backend",
+    summary="executor: splits the lattice along T over threads, processes or hosts, each with an inner backend",
 )
 
 

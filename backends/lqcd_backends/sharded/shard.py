@@ -44,6 +44,8 @@ class Shard:
     def __init__(self, backend: Any, faces: Faces):
         self.backend, self.faces = backend, faces
         self.objects: dict[int, Any] = {}
+        # What tells where a NaN came from: whether the last sum was finite, and which way the first NaN went.
+        self.finite, self.first_nan = True, None
 
     def run(self, freed: list[int], command: str, arguments: tuple) -> Any:
         """Forget what the executor no longer holds, then do one command."""
@@ -103,13 +105,24 @@ class Shard:
     def hop(self, new: int, hop: int, x: int) -> None:
         hop, x = self.objects[hop], self.objects[x]
         try:
-            self.faces.post(*hop.faces(x))
+            faces = hop.faces(x)
+            self._look(faces, "sent")
+            self.faces.post(*faces)
             partial = hop.interior(x)  # while the faces travel
             below, above = self.faces.receive()
+            self._look((below, above), "received")
             self.objects[new] = hop.exterior(x, partial, below, above)
         except BaseException:
             self.faces.abort()  # the neighbours wait for nothing else
             raise
+
+    def _look(self, faces: tuple[np.ndarray, np.ndarray], way: str) -> None:
+        if self.first_nan is None and any(np.isnan(face).any() for face in faces):
+            self.first_nan = way
+
+    def blame(self) -> tuple[bool, str | None]:
+        """(was the last sum finite, which way the first NaN in a face went: ``sent``, ``received`` or None)."""
+        return self.finite, self.first_nan
 
     def apply(self, new: int, function: int, x: int) -> None:
         self.objects[new] = self.objects[function](self.objects[x])
@@ -160,7 +173,13 @@ class Shard:
     # -- reductions: (n, T) slices when exact, one number per column and shard (n, 1) when fast -----------------------
 
     def inner(self, space: int, exact: bool, x: int, y: int) -> np.ndarray:
-        return self._inner(self.objects[space], exact, self.objects[x], self.objects[y])
+        return self._seen(self._inner(self.objects[space], exact, self.objects[x], self.objects[y]))
+
+    def _seen(self, parts: np.ndarray) -> np.ndarray:
+        self.finite = not np.isnan(parts).any()
+        if self.finite:
+            self.first_nan = None
+        return parts
 
     def axpy_norm2(self, space: int, exact: bool, new: int, a, x: int, y: int) -> np.ndarray:
         self.axpy(space, new, a, x, y)
@@ -174,7 +193,7 @@ class Shard:
             self.axpy(space, new_x, a, p, x)
             return self.axpy_norm2(space, exact, new_r, -np.asarray(a), ap, r)
         o[new_x], o[new_r], rr = v.cg_update(a, o[p], o[ap], o.pop(x), o.pop(r))
-        return rr[:, None]
+        return self._seen(rr[:, None])
 
     @staticmethod
     def _inner(v: Vectors, exact: bool, x, y) -> np.ndarray:

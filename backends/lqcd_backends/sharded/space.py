@@ -19,10 +19,11 @@ from .team import Each, Remote, Team
 class ShardedHandle:
     """A batch of spinors held by the workers. Consumed handles say so when used again."""
 
-    __slots__ = ("columns", "remote")
+    __slots__ = ("columns", "remote", "tainted")
 
-    def __init__(self, remote: Remote, columns: int):
+    def __init__(self, remote: Remote, columns: int, tainted: bool = False):
         self.remote, self.columns = remote, columns
+        self.tainted = tainted  # a NaN was put in by the caller: one that comes out is no worker's fault
 
     def number(self, team: Team) -> int:
         """The number the workers know it by."""
@@ -72,7 +73,8 @@ class ShardedSpace:
     def pack(self, array) -> Handle:
         array = np.asarray(array)
         check_batch(self, array.shape)
-        return self._make("pack", len(array), Each([array[:, a:b] for a, b in self.slabs]))
+        tainted = not _finite(array)
+        return self._make("pack", len(array), tainted, Each([array[:, a:b] for a, b in self.slabs]))
 
     def unpack(self, handle: Handle) -> np.ndarray:
         shape = self.geometry.parity_shape(self.parity)
@@ -84,32 +86,32 @@ class ShardedSpace:
     # -- vectors ------------------------------------------------------------------------------------------------------
 
     def zeros(self) -> Handle:
-        return self._make("zeros", self.n_rhs)
+        return self._make("zeros", self.n_rhs, False)
 
     def copy(self, x: Handle) -> Handle:
-        return self._make("copy", x.columns, x.number(self.team))
+        return self._make("copy", x.columns, x.tainted, x.number(self.team))
 
     def gamma5(self, x: Handle) -> Handle:
-        return self._make("gamma5", x.columns, x.number(self.team))
+        return self._make("gamma5", x.columns, x.tainted, x.number(self.team))
 
     def axpy(self, a, x: Handle, y: Handle) -> Handle:
-        return self._make("axpy", x.columns, _scalars(a), x.number(self.team), y.consume(self.team))
+        return self._make("axpy", x.columns, _tainted(a, x, y), _scalars(a), x.number(self.team), y.consume(self.team))
 
     def scale(self, a, x: Handle) -> Handle:
-        return self._make("scale", x.columns, _scalars(a), x.consume(self.team))
+        return self._make("scale", x.columns, _tainted(a, x), _scalars(a), x.consume(self.team))
 
     def xpay(self, x: Handle, a, y: Handle) -> Handle:
-        return self._make("xpay", x.columns, x.number(self.team), _scalars(a), y.consume(self.team))
+        return self._make("xpay", x.columns, _tainted(a, x, y), x.number(self.team), _scalars(a), y.consume(self.team))
 
     def _take(self, x: Handle, columns: Sequence[int]) -> Handle:
         columns = [int(c) for c in columns]
-        return self._make("take", len(columns), x.number(self.team), columns)
+        return self._make("take", len(columns), x.tainted, x.number(self.team), columns)
 
     def _put(self, x: Handle, columns: Sequence[int], part: Handle) -> Handle:
         columns = [int(c) for c in columns]
         # x is consumed last: a refused argument must not cost the caller its handle.
         part_number = part.number(self.team)
-        return self._make("put", x.columns, x.consume(self.team), columns, part_number)
+        return self._make("put", x.columns, x.tainted or part.tainted, x.consume(self.team), columns, part_number)
 
     def _convert_from(self, handle: Handle, source) -> Handle | None:
         same = isinstance(source, ShardedSpace) and source.team is self.team
@@ -117,36 +119,37 @@ class ShardedSpace:
             return None
         new = self.team.new()
         done = self.team.call("convert", self.remote.number, new.number, handle.number(self.team), source.remote.number)
-        return ShardedHandle(new, handle.columns) if all(done) else None
+        return ShardedHandle(new, handle.columns, handle.tainted) if all(done) else None
 
-    def _make(self, command: str, columns: int, *arguments) -> ShardedHandle:
+    def _make(self, command: str, columns: int, tainted: bool, *arguments) -> ShardedHandle:
         new = self.team.new()
         self.team.call(command, self.remote.number, new.number, *arguments)
-        return ShardedHandle(new, columns)
+        return ShardedHandle(new, columns, tainted)
 
     # -- reductions ---------------------------------------------------------------------------------------------------
 
     def inner(self, x: Handle, y: Handle) -> np.ndarray:
-        return self._sum(self._parts(x, y))
+        return self._sum(self._parts(x, y), _tainted(1, x, y))
 
     def norm2(self, x: Handle) -> np.ndarray:
-        return self._sum(self._parts(x, x)).real.copy()
+        return self._sum(self._parts(x, x), x.tainted).real.copy()
 
     def axpy_norm2(self, a, x: Handle, y: Handle) -> tuple[Handle, np.ndarray]:
-        new = self.team.new()
+        new, tainted = self.team.new(), _tainted(a, x, y)
         parts = self.team.call(
             "axpy_norm2", self.remote.number, self.exact, new.number, _scalars(a), x.number(self.team),
             y.consume(self.team),
         )  # fmt: skip
-        return ShardedHandle(new, x.columns), self._sum(parts).real.copy()
+        return ShardedHandle(new, x.columns, tainted), self._sum(parts, tainted).real.copy()
 
     def cg_update(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
-        team, new_x, new_r = self.team, self.team.new(), self.team.new()
+        team, new_x, new_r, tainted = self.team, self.team.new(), self.team.new(), _tainted(a, p, ap, x, r)
         parts = team.call(
             "cg_update", self.remote.number, self.exact, new_x.number, new_r.number, _scalars(a), p.number(team),
             ap.number(team), x.consume(team), r.consume(team),
         )  # fmt: skip
-        return ShardedHandle(new_x, p.columns), ShardedHandle(new_r, p.columns), self._sum(parts).real.copy()
+        new = ShardedHandle(new_x, p.columns, tainted), ShardedHandle(new_r, p.columns, tainted)
+        return *new, self._sum(parts, tainted).real.copy()
 
     def _inner_slices(self, x: Handle, y: Handle) -> np.ndarray:
         return np.concatenate(self._parts(x, y), axis=1)
@@ -154,11 +157,24 @@ class ShardedSpace:
     def _parts(self, x: Handle, y: Handle) -> list[np.ndarray]:
         return self.team.call("inner", self.remote.number, self.exact, x.number(self.team), y.number(self.team))
 
-    def _sum(self, parts: list[np.ndarray]) -> np.ndarray:
+    def _sum(self, parts: list[np.ndarray], tainted: bool) -> np.ndarray:
         together = np.concatenate(parts, axis=1)
+        # Infinities pass: they are what overflow and divergence give on every backend, and the solver's to judge. So
+        # does everything in half, whose 16 bits overflow early.
+        if not tainted and self.precision.name != "half" and np.isnan(together).any():
+            self.team.stop_for_nan()
         return exact_sum(together) if self.exact else together.sum(axis=1).astype(np.complex128)
 
 
 def _scalars(a):
     """A number or an array that another process can read."""
     return a if isinstance(a, (int, float, complex)) else np.asarray(a)
+
+
+def _finite(array: np.ndarray) -> bool:
+    return bool(np.isfinite(array).all())
+
+
+def _tainted(a, *handles: ShardedHandle) -> bool:
+    """Whether a result may hold a NaN that the caller put in."""
+    return any(h.tainted for h in handles) or not _finite(np.asarray(a))

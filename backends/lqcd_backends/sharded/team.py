@@ -15,7 +15,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import attrs
 
@@ -59,7 +60,7 @@ class Team(abc.ABC):
     """
 
     executor = ""
-    failures_show_ranks = True
+    compares = False
 
     def __init__(self, shards: int, timeout: float):
         self.shards, self.timeout = shards, timeout
@@ -159,6 +160,22 @@ class Team(abc.ABC):
     def _stop(self, reason: str) -> None:
         self.stopped = reason
         self.close()
+
+    def agree(self, what: str, facts: Mapping[str, Any]) -> None:  # noqa: B027
+        """Make sure that every rank was given the same; nothing to do where one script gives to all."""
+
+    def blame(self) -> str:
+        """Which rank a NaN came from, as far as the ranks saw: a face with one was sent before any was received."""
+        said = self.call("blame")
+        made = [k for k, (finite, first) in enumerate(said) if first == "sent" or (not finite and first is None)]
+        bad = made or [k for k, (finite, _) in enumerate(said) if not finite]
+        return ", ".join(self.name_of(k) for k in bad)
+
+    def stop_for_nan(self) -> NoReturn:
+        """End the team for a NaN that nobody put in."""
+        reason = f"{self.blame()} returned NaN, from finite numbers."
+        self._stop(reason)
+        raise WorkerError(reason)
 
     def new(self) -> Remote:
         """A number for an object that a command will make on every rank."""

@@ -1,0 +1,207 @@
+"""What every rank of the tests runs: ``ranks_script.py CASE FOLDER``. Results go to the folder, a file a rank."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+import lqcd_core as lqcd
+from lqcd_core import gauge
+from lqcd_core.registry import REGISTRY
+
+RANK = int(os.environ.get("RANK", os.environ.get("OMPI_COMM_WORLD_RANK", "0")))
+OPTIONS = {"inner": "numpy", "timeout": float(os.environ.get("LQCD_TEST_TIMEOUT", "60"))}
+BACKEND = ("sharded", OPTIONS)
+VICTIM = 1
+
+
+def problem(T=8, n=2):
+    """A random field and n sources."""
+    g = lqcd.LatticeGeometry(T=T, Z=2, Y=4, X=2)
+    rng = np.random.default_rng(4)
+    psi = rng.normal(size=(n, *g.spinor_shape)) + 1j * rng.normal(size=(n, *g.spinor_shape))
+    return lqcd.GaugeField.random(g, seed=4), psi
+
+
+OPERATORS = {
+    "wilson": lqcd.WilsonDirac(mass=0.8),
+    "clover": lqcd.CloverWilsonDirac(mass=1.5, csw=1.1, boundary=(-1, 1, np.exp(0.2j), 1)),
+    "twisted": lqcd.TwistedMassDirac(mass=1.5, mu=0.2, csw=1.1),
+}
+
+
+def history(bound, b, **options):
+    """Residuals by iteration, and the solution."""
+    seen = []
+    solver = lqcd.ConjugateGradient(tol=1e-8)
+    x, _ = lqcd.solve(bound, b, solver, callback=lambda p: seen.append(p.residuals.copy()), **options)
+    return np.array(seen), x
+
+
+def numbers(backend):
+    """Everything that has to have the same bits whatever the number of ranks, by name."""
+    U, psi = problem()
+    out = {}
+    with lqcd.use_backend(backend[0], **backend[1]) if isinstance(backend, tuple) else lqcd.use_backend(backend):
+        out["plaquette"] = np.array(gauge.plaquette(U))
+    for name, definition in OPERATORS.items():
+        bound = definition.bind(U, backend=backend, n_rhs=2)
+        for method in ("__call__", "dagger", "normal"):
+            out[f"{name} {method}"] = getattr(bound, method)(psi)
+        out[f"{name} residuals"], out[f"{name} x"] = history(bound, psi, even_odd=name != "wilson")
+    return out
+
+
+def bits(folder):
+    """The numbers, and what the backend says of itself."""
+    np.savez(folder / f"bits-{RANK}.npz", **numbers(BACKEND))
+    facts = REGISTRY.load(*BACKEND).instance.describe()
+    (folder / f"facts-{RANK}.json").write_text(json.dumps(facts))
+
+
+def propagator(folder):
+    """A whole propagator on a tiny lattice."""
+    U, _ = problem(T=8)
+    D = OPERATORS["clover"].bind(U, backend=BACKEND, n_rhs=12)
+    made = lqcd.propagator(D, lqcd.point_source(U.geometry), lqcd.ConjugateGradient(tol=1e-8))
+    np.save(folder / f"propagator-{RANK}.npy", made.array)
+
+
+def endless(at_iteration):
+    """Solves without end, with something done by the victim on the way."""
+    U, b = problem()
+    M = OPERATORS["wilson"].bind(U, backend=BACKEND, n_rhs=2)
+
+    seen = []
+
+    def callback(progress):
+        seen.append(progress.iteration)
+        if len(seen) == 4:
+            at_iteration()
+
+    while True:
+        lqcd.solve(M, b, lqcd.ConjugateGradient(tol=1e-8), callback=callback)
+
+
+def killed(folder):
+    """The victim dies in mid-solve."""
+    endless(lambda: RANK == VICTIM and os.kill(os.getpid(), signal.SIGKILL))
+
+
+def hung(folder):
+    """The victim stops in mid-solve."""
+    endless(lambda: RANK == VICTIM and os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def raising(folder):
+    """The victim's script fails between two calls."""
+
+    def fail():
+        if RANK == VICTIM:
+            raise ZeroDivisionError("of the victim")
+
+    endless(fail)
+
+
+def leaving(folder):
+    """The victim's script ends early, without an error."""
+    endless(lambda: RANK == VICTIM and sys.exit(0))
+
+
+def network(folder):
+    """Solve until something happens to the network; says when it began, and what the error was after how long."""
+
+    def begun():
+        (folder / f"begun-{RANK}").touch()
+
+    try:
+        endless(begun)
+    except lqcd.LQCDError as error:
+        (folder / f"error-{RANK}").write_text(f"{time.time()}\n{error}")
+        raise
+
+
+def poison(instance):
+    """The victim's hopping term returns a NaN from its fourth application."""
+    count = [0]
+    make = type(instance).halo_hopping
+
+    def halo_hopping(links, space):
+        hop = make(instance, links, space)
+        exterior = hop.exterior
+
+        class Poisoned:
+            faces, interior = hop.faces, hop.interior
+
+            def exterior(self, *arguments):
+                out, count[0] = exterior(*arguments), count[0] + 1
+                if count[0] >= 4:
+                    out[...] = np.nan
+                return out
+
+        return Poisoned()
+
+    instance.halo_hopping = halo_hopping
+
+
+def nan(folder):
+    """The victim computes NaN."""
+    if RANK == VICTIM:
+        poison(REGISTRY.load("numpy", {}).instance)
+    endless(lambda: None)
+
+
+def mismatch(what):
+    """A bind to which the victim gives something else."""
+    odd = RANK == VICTIM
+    T, seed, mass, precision = 8, 4, 0.8, "double"
+    T = 10 if odd and what == "lattice" else T
+    g = lqcd.LatticeGeometry(T=T, Z=2, Y=4, X=2)
+    U = lqcd.GaugeField.random(g, seed=5 if odd and what == "links" else seed)
+    mass = 0.9 if odd and what == "mass" else mass
+    precision = "single" if odd and what == "precision" else precision
+    boundary = (1, 1, 1, 1) if odd and what == "boundary" else (-1, 1, 1, 1)
+    M = lqcd.WilsonDirac(mass=mass, boundary=boundary).bind(U, backend=BACKEND, precision=precision, n_rhs=1)
+    M.space.norm2(M.apply(M.space.pack(np.ones((1, *g.spinor_shape)))))
+
+
+def mismatches(folder):
+    """Each kind of mismatch, one after the other in one launch; the messages by kind."""
+    said = {}
+    for what in ("lattice", "links", "precision", "boundary", "mass"):
+        try:
+            mismatch(what)
+        except lqcd.LQCDError as error:
+            said[what] = f"{type(error).__name__}: {error}"
+    (folder / f"said-{RANK}.json").write_text(json.dumps(said))
+
+
+def version(folder):
+    """The victim has another version."""
+    if RANK == VICTIM:
+        from lqcd_backends.sharded import ranks
+
+        ranks.__version__ = "0.0.9"
+    problem_, _ = problem()
+    OPERATORS["wilson"].bind(problem_, backend=BACKEND)
+
+
+def scalars(folder):
+    """The victim multiplies by another number: the next sum must notice."""
+    U, psi = problem()
+    M = OPERATORS["wilson"].bind(U, backend=BACKEND, n_rhs=2)
+    x = M.space.scale(2.0 if RANK != VICTIM else 2.5, M.space.pack(psi))
+    M.space.norm2(x)
+
+
+def main():
+    """Run the case."""
+    globals()[sys.argv[1]](Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""One rank a process over torch.distributed: the bits of one shard, and every failure named on every rank in time."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import rank_launch
+import ranks_script
+
+from lqcd_core.errors import ParameterError
+from lqcd_core.registry import REGISTRY
+
+torch_distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
+pytestmark = pytest.mark.skipif(
+    not torch_distributed.is_available() or not hasattr(signal, "SIGSTOP"), reason="needs torch.distributed and signals"
+)
+TIMEOUT = 6.0
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The numbers of the unsharded inner backend."""
+    return ranks_script.numbers("numpy")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_give_the_bits_of_the_inner_backend_on_every_rank(ranks, whole, tmp_path):
+    rank_launch.torchrun("bits", tmp_path, ranks)
+    for rank in range(ranks):
+        got = np.load(tmp_path / f"bits-{rank}.npz")
+        different = [name for name in whole if not np.array_equal(got[name], whole[name])]
+        assert set(got.files) == set(whole) and not different, (rank, different)
+        facts = json.loads((tmp_path / f"facts-{rank}.json").read_text())
+        assert facts["executor"] == "torch.distributed" and facts["shards"] == str(ranks)
+        assert facts["faces"] == "half spinors"
+
+
+def fail(case, tmp_path, ranks=3, but=()):
+    """(what each rank wrote, seconds from the first import to the last end) of a launch that must fail."""
+    processes = rank_launch.start(case, tmp_path, ranks, TIMEOUT)
+    codes = rank_launch.end(processes, 120, but)
+    assert all(code not in (0, None) for k, code in enumerate(codes) if k not in but), (codes, said(tmp_path, ranks))
+    return [rank_launch.said(tmp_path, k) for k in range(ranks)]
+
+
+def said(tmp_path, ranks):
+    return [rank_launch.said(tmp_path, k)[-2000:] for k in range(ranks)]
+
+
+def test_a_killed_rank_is_named_by_all_others(tmp_path):
+    for k, text in enumerate(fail("killed", tmp_path)):
+        if k != ranks_script.VICTIM:
+            assert "WorkerError" in text and "rank 1 (process" in text and "died, hangs or is cut off" in text, text
+            assert "rank 0 (process" not in text.split("died, hangs")[0].rsplit("WorkerError", 1)[1]
+
+
+def test_a_hung_rank_is_named_within_the_time_out(tmp_path):
+    began = time.monotonic()
+    texts = fail("hung", tmp_path, but=(ranks_script.VICTIM,))
+    assert time.monotonic() - began < 120
+    for k in (0, 2):
+        text = texts[k].rsplit("WorkerError", 1)[1]
+        assert "rank 1 (process" in text.split("died, hangs or is cut off (option timeout: 6 s)")[0], text
+
+
+def test_a_rank_whose_script_fails_tells_the_others(tmp_path):
+    texts = fail("raising", tmp_path)
+    assert "ZeroDivisionError: of the victim" in texts[1]
+    for k in (0, 2):
+        assert "rank 1 (process" in texts[k] and "ZeroDivisionError: of the victim" in texts[k], texts[k]
+
+
+def test_a_nan_is_charged_to_the_rank_that_made_it(tmp_path):
+    for text in fail("nan", tmp_path):
+        error = text.rsplit("WorkerError", 1)[1]
+        assert "rank 1 (process" in error and "returned NaN, from finite numbers" in error, text
+        assert "rank 0" not in error and "rank 2" not in error
+
+
+def test_every_mismatch_names_both_ranks_and_both_values(tmp_path):
+    codes = rank_launch.end(rank_launch.start("mismatches", tmp_path, 2, TIMEOUT), 120)
+    assert codes == [0, 0], said(tmp_path, 2)
+    for rank in range(2):
+        told = json.loads((tmp_path / f"said-{rank}.json").read_text())
+        assert set(told) == {"lattice", "links", "mass", "precision", "boundary"}
+        for text in told.values():
+            assert "RankMismatch" in text and "rank 0 (process" in text and "rank 1 (process" in text
+        assert "double" in told["precision"] and "single" in told["precision"]
+        assert "4.8" in told["mass"] and "4.9" in told["mass"]
+
+
+@pytest.mark.parametrize(
+    ("case", "words"), [("version", ("0.0.9", "version")), ("scalars", ("out of step", "2.5, 4]"))]
+)
+def test_a_rank_that_is_not_like_the_others_is_refused(case, words, tmp_path):
+    for text in fail(case, tmp_path, ranks=2):
+        assert "RankMismatch" in text and all(word in text for word in words), text
+
+
+def test_shards_must_be_the_ranks_that_were_launched(monkeypatch):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ParameterError, match="shards=3 asked for, but 2 ranks were launched"):
+        REGISTRY.load("sharded", {"inner": "numpy", "shards": 3})
+
+
+def test_without_a_launch_ranks_are_refused_with_the_reason(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    instance = REGISTRY.load("sharded", {"inner": "numpy", "executor": "torch.distributed"}).instance
+    assert not hasattr(instance, "team")  # one rank: the inner backend itself
+    assert os.environ.get("RANK") is None
