@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from lqcd_backends.neuron.nki import blas_specs as bs
 from lqcd_backends.neuron.nki import kernel_specs as ks
-from lqcd_backends.neuron.nki.exact import scale_for
+from lqcd_backends.neuron.nki.exact import NUMBERS, fold, scale_for
 from nki_lattice import SIGNS, complex_normal, error, fields, launch, layout_of, reference, term
 
 from lqcd_core.errors import ParameterError
@@ -129,6 +129,51 @@ def test_layouts_agree_to_the_last_bit():
             bs.fold_sums(lay, run(bs.blas(lay, "inner"), x=X, y=Y, scale=bs.pack_scale(lay, scale))[0], scale)[0]
         )
     assert np.array_equal(*out)
+
+
+def parts(array, cut):
+    """The sites cut into equal boxes, as cores or ranks hold them."""
+    pieces = [array]
+    for axis, n in enumerate(cut, start=1):
+        pieces = [q for piece in pieces for q in np.split(piece, n, axis=axis)]
+    return pieces
+
+
+@both
+@pytest.mark.parametrize("dtype", ("float32", "float16"))
+def test_sites_shared_by_several_cores_give_the_bits_of_one(formulation, dtype):
+    """Limb sums of each part come from a kernel of its own; the fold of all is that of the undivided lattice."""
+    shape, scale = (4, 4, 2, 4), scale_for(200.0)
+    rng = np.random.default_rng(11)
+    x, y = (complex_normal(rng, 2, *shape, 4, 3) for _ in range(2))
+
+    def limbs(x, y):
+        lay = layout_of(fields(x.shape[1:5])[0], formulation, 2, dtype=dtype)
+        values = {"x": lay.pack(x), "y": lay.pack(y), "scale": bs.pack_scale(lay, scale)}
+        return lay, run(bs.blas(lay, "inner"), **values)[0]
+
+    def folded(cut, order=1):
+        """(re, im) of each column from limb sums that arrive in this order."""
+        columns = [[[], []], [[], []]]
+        for a, b in list(zip(parts(x, cut), parts(y, cut), strict=True))[::order]:
+            lay, sums = limbs(a, b)
+            for kind in range(2):
+                for k in range(2):
+                    part = sums[kind, 0, ..., k] if formulation == "tensor" else np.moveaxis(sums[kind, k], -2, -1)
+                    columns[kind][k].append(part.reshape(-1, NUMBERS))
+        return np.array([[fold(np.concatenate(c), scale)[0] for c in kind] for kind in columns])
+
+    one = folded((1, 1, 1, 1))
+    lay, sums = limbs(x, y)
+    whole = bs.fold_sums(lay, sums, scale)[0]
+    assert np.array_equal(one, [whole.real, whole.imag]) and np.isfinite(one).all()
+    for cut in ((2, 1, 1, 1), (4, 2, 1, 1), (1, 1, 2, 2)):
+        for order in (1, -1):
+            assert np.array_equal(folded(cut, order), one), (cut, order)
+    if dtype == "float32":  # ordinary sums of the same products do depend on the cut: the test would see it
+        product = (x.astype(np.complex64).real * y.astype(np.complex64).real).astype(np.float32)
+        plain = {sum(q.sum(dtype=np.float32) for q in parts(product, c)) for c in ((1, 1, 1, 1), (4, 2, 1, 1), (1, 1, 2, 2))}
+        assert len(plain) > 1
 
 
 @both
