@@ -156,7 +156,7 @@ def test_sites_shared_by_several_cores_give_the_bits_of_one(formulation, dtype):
         """(re, im) of each column from limb sums that arrive in this order."""
         columns = [[[], []], [[], []]]
         for a, b in list(zip(parts(x, cut), parts(y, cut), strict=True))[::order]:
-            lay, sums = limbs(a, b)
+            _, sums = limbs(a, b)
             for kind in range(2):
                 for k in range(2):
                     part = sums[kind, 0, ..., k] if formulation == "tensor" else np.moveaxis(sums[kind, k], -2, -1)
@@ -172,7 +172,9 @@ def test_sites_shared_by_several_cores_give_the_bits_of_one(formulation, dtype):
             assert np.array_equal(folded(cut, order), one), (cut, order)
     if dtype == "float32":  # ordinary sums of the same products do depend on the cut: the test would see it
         product = (x.astype(np.complex64).real * y.astype(np.complex64).real).astype(np.float32)
-        plain = {sum(q.sum(dtype=np.float32) for q in parts(product, c)) for c in ((1, 1, 1, 1), (4, 2, 1, 1), (1, 1, 2, 2))}
+        plain = {
+            sum(q.sum(dtype=np.float32) for q in parts(product, c)) for c in ((1, 1, 1, 1), (4, 2, 1, 1), (1, 1, 2, 2))
+        }
         assert len(plain) > 1
 
 

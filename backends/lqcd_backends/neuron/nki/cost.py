@@ -16,6 +16,7 @@ import attrs
 from lqcd_core.errors import ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
 
+from ..budget import INSTRUCTION_LIMIT
 from .compile_worker import array_type
 from .layout import VectorLayout, why_not
 
@@ -23,6 +24,8 @@ CLOCKS = {2: (1.12, 2.8, 1.4), 3: (0.96, 2.4, 1.2), 4: (1.2, 2.4, 1.2)}
 """GHz of VectorE, TensorE, ScalarE by generation."""
 DMA_BYTES_PER_NS = {2: 272.0, 3: 362.0, 4: 528.0}
 """The smaller of sixteen practical DMA queues and the core's HBM share."""
+BANK = 512
+"""float32 of a PSUM bank per partition."""
 FLOOR = 64
 """Cycles below which no instruction falls."""
 KERNELS = {"vector": "A (Vector engine)", "tensor": "B (Tensor engine)"}
@@ -79,7 +82,7 @@ def predict(layout: VectorLayout) -> Cost:
         v, sub = math.prod(layout.nodes), layout.slots[1]
         rows = layout.rows or 1
         sites = rows * layout.inner[3]
-        count = max(1, min(sites, 512 // n))
+        count = max(1, min(sites, BANK // n))
         cycles = {
             "tensor": 8 * max(n, FLOOR) * (4 if layout.dtype == "float32" else 1) / v,
             "vector": max(FLOOR, 2 * count * n) / (v * count), "scalar": 0.0,
@@ -91,6 +94,51 @@ def predict(layout: VectorLayout) -> Cost:
         "dma": dma / DMA_BYTES_PER_NS[g],
     }  # fmt: skip
     return Cost(layout.formulation, cycles, dma, ns, n)
+
+
+VECTOR_INSTRUCTIONS = 1000
+"""Kernel A has hardware loops over blocks and right-hand sides: its code grows with neither."""
+
+
+def bodies(extent: int, pairs: bool) -> int:
+    """How often the code of one slice is written out when kernel B sweeps an inner axis: both edges, and the body of a loop.
+
+    >>> bodies(1, True), bodies(2, False), bodies(8, False), bodies(8, True)
+    (1, 2, 3, 4)
+    """
+    if extent == 1:
+        return 1
+    step, between = (2 if pairs else 1), extent - 2
+    turns = between // step
+    return 2 + (step + between % step if turns > 1 else between)
+
+
+def instructions(layout: VectorLayout, per_site: bool = False) -> int:
+    """Instructions of the code of M, hardware loops counted once; a matmul is two (weights, moving).
+
+    ``per_site``: the diagonal has a block per site. M^dagger M in one launch has twice as many.
+    """
+    if layout.formulation == "vector":
+        return VECTOR_INSTRUCTIONS
+    t, z, y, x = layout.inner
+    rows, slots, halves = layout.rows or 1, layout.slots[0], layout.parity is not FULL
+    sites = rows * x
+    products = 2 * (9 if per_site else 8) * sites * slots
+    copies = (10 if per_site else 9) * slots + (slots if halves else 0)
+    results = 2 * math.ceil(sites / max(1, BANK // layout.n_rhs))
+    chunks = bodies(t, halves) * bodies(z, halves) * bodies(y // rows, True)
+    return chunks * (products + copies + results)
+
+
+def too_many_instructions(layout: VectorLayout) -> str | None:
+    """None, or why the compiler would refuse the longest kernel of this layout: a clause with the numbers."""
+    n = max(instructions(layout, True), instructions(layout) * (2 if layout.parity is FULL else 1))
+    if n <= INSTRUCTION_LIMIT:
+        return None
+    return (
+        f"about {n:,} instructions after unrolling are more than the {INSTRUCTION_LIMIT:,} of a compiled graph; use "
+        "formulation='vector', whose code does not grow with the lattice, or cut the lattice over more cores"
+    )
 
 
 @attrs.frozen
@@ -147,7 +195,7 @@ def choose(
         layout = VectorLayout(
             geometry=geometry, parity=parity, n_rhs=n_rhs, dtype=dtype, link_dtype=link_dtype or dtype, formulation=name, generation=generation
         )  # fmt: skip
-        why = layout.why_not()
+        why = layout.why_not() or too_many_instructions(layout)
         if why:
             refused[name] = why
         else:
