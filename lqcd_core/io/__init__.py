@@ -5,6 +5,7 @@ configurations  :func:`read_gauge`           NERSC, ILDG, SciDAC, MILC, openQCD,
                 :func:`write_gauge`          the same, whole or not at all
                 :func:`inspect_gauge`        everything a file says of itself, beside what its data give
                 :func:`read_gauge_slab`      some time slices, at their offset
+                :func:`read_gauge_part`      the same with their part of the checksums, for many readers of one file
                 :func:`convert_gauge`        from one format to another
 propagators     :func:`read_propagator`      HDF5 (ours, QDP++ and lalibe, PyQUDA), SciDAC, npy
                 :func:`write_propagator`     HDF5, SciDAC, npy
@@ -20,7 +21,17 @@ Importing this needs numpy only; h5py is imported when an HDF5 file is touched.
 """
 
 from .atomic import replacing, replacing_path
-from .configuration import convert_gauge, format_of_name, inspect_gauge, read_gauge, read_gauge_slab, write_gauge
+from .configuration import (
+    GaugePart,
+    check_gauge_parts,
+    convert_gauge,
+    format_of_name,
+    inspect_gauge,
+    read_gauge,
+    read_gauge_part,
+    read_gauge_slab,
+    write_gauge,
+)
 from .hdf5 import StoredCorrelator, read_correlators, write_correlators
 from .openqcd import read_spinor, write_spinor
 from .partial import PropagatorFile
@@ -35,15 +46,18 @@ __all__ = [
     "GAUGE_FORMATS",
     "Check",
     "FileCheckWarning",
+    "GaugePart",
     "GaugeReport",
     "PropagatorFile",
     "StoredCorrelator",
+    "check_gauge_parts",
     "convert_gauge",
     "format_of_name",
     "info",
     "inspect_gauge",
     "read_correlators",
     "read_gauge",
+    "read_gauge_part",
     "read_gauge_slab",
     "read_propagator",
     "read_spinor",

@@ -110,6 +110,10 @@ class ScidacChecksum:
         """Take the bytes of some whole sites, as a uint8 array."""
         self._xor.add(crc32_sites(data.reshape(-1, self.site_bytes)))
 
+    def skip(self, size: int) -> None:
+        """Count bytes (of whole sites) as passed without taking them: another reader has those."""
+        self._xor.count += size // self.site_bytes
+
     def result(self) -> dict[str, str]:
         """``suma`` and ``sumb``, 8 hexadecimal digits each."""
         return {"suma": f"{self._xor.sums[29]:08x}", "sumb": f"{self._xor.sums[31]:08x}"}
@@ -129,6 +133,9 @@ class NerscChecksum:
         """Take the next bytes of the file, as a uint8 array."""
         for order in self._sums if self.both else (self._order,):
             self._sums[order] += int(np.sum(data.reshape(-1).view(order + "u4"), dtype=np.uint64))
+
+    def skip(self, size: int) -> None:
+        """Nothing: a sum does not know where its words stand."""
 
     def result(self) -> dict[str, str]:
         """``checksum``, 8 hexadecimal digits."""
@@ -150,6 +157,10 @@ class MilcChecksum:
         """Take the next bytes of the file, as a uint8 array."""
         self._xor.add(data.reshape(-1).view(self._dtype))
 
+    def skip(self, size: int) -> None:
+        """Count bytes (of whole words) as passed without taking them: another reader has those."""
+        self._xor.count += size // 4
+
     def result(self) -> dict[str, str]:
         """``sum29`` and ``sum31``, 8 hexadecimal digits each."""
         return {"sum29": f"{self._xor.sums[29]:08x}", "sum31": f"{self._xor.sums[31]:08x}"}
@@ -166,6 +177,10 @@ class SiteXorChecksum:
         """Take the bytes of some whole sites, as a uint8 array."""
         self._xor.add(np.bitwise_xor.reduce(data.reshape(-1, self.site_bytes).view("<u4"), axis=1))
 
+    def skip(self, size: int) -> None:
+        """Count bytes (of whole words) as passed without taking them: another reader has those."""
+        self._xor.count += size // 4
+
     def result(self) -> dict[str, str]:
         """``sum29`` and ``sum31``, 8 hexadecimal digits each."""
         return {"sum29": f"{self._xor.sums[29]:08x}", "sum31": f"{self._xor.sums[31]:08x}"}
@@ -177,3 +192,24 @@ def same_hex(a: str, b: str) -> bool:
         return int(a, 16) == int(b, 16)
     except ValueError:
         return False
+
+
+def join_checksums(parts: list[dict[str, str]]) -> dict[str, str]:
+    """The checksums of a whole from those of its parts, each fed its bytes after ``skip`` of what stands before.
+
+    The NERSC checksum is a sum modulo 2^32, all others are XORs.
+
+    Examples
+    --------
+    >>> data = np.arange(48, dtype=np.uint8)
+    >>> whole, first, second = (ScidacChecksum(12) for _ in range(3))
+    >>> whole.update(data); first.update(data[:24]); second.skip(24); second.update(data[24:])
+    >>> join_checksums([first.result(), second.result()]) == whole.result()
+    True
+    """
+    out = {}
+    for name in parts[0]:
+        values = [int(part[name], 16) for part in parts]
+        total = sum(values) & 0xFFFFFFFF if name == "checksum" else int(np.bitwise_xor.reduce(values))
+        out[name] = f"{total:08x}"
+    return out

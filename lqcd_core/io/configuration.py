@@ -23,7 +23,7 @@ from ..fields import GaugeField, max_unitarity_violation
 from ..geometry import DIRECTIONS, LatticeGeometry
 from ..precision import as_precision
 from . import ildg, milc, nersc, npy, openqcd
-from .checksum import same_hex
+from .checksum import join_checksums, same_hex
 from .layout import GaugeFile, as_path, read_links, slab_range, steadily
 from .report import Check, FileCheckWarning, GaugeReport
 from .sniff import GAUGE_FORMATS, sniff
@@ -362,6 +362,55 @@ def read_gauge_slab(
     FileFormatError
         If the format does not allow it.
     """
+    return _read_part(path, t_start, t_stop, format, geometry, check_links, sums=False).links
+
+
+@attrs.frozen
+class GaugePart:
+    """Some time slices of a configuration file with their part of its checksums."""
+
+    links: np.ndarray
+    """Links ``(t_stop - t_start, Z, Y, X, 4, Nc, Nc)`` in the file's precision."""
+    t_start: int
+    """First time slice."""
+    t_stop: int
+    """One past the last time slice."""
+    geometry: LatticeGeometry
+    """The whole lattice."""
+    sums: dict[str, str]
+    """Checksums of these slices alone, by name, hexadecimal."""
+    stored: dict[str, str]
+    """Checksums that the file states of the whole."""
+
+    def without_links(self) -> GaugePart:
+        """The same without the links: what a reader tells the others."""
+        return attrs.evolve(self, links=None)
+
+
+def read_gauge_part(
+    path, t_start: int, t_stop: int, *, format: str | None = None, geometry: LatticeGeometry | None = None,
+    check_links: bool = True,
+) -> GaugePart:  # fmt: skip
+    """Like :func:`read_gauge_slab`, with the slab's part of the checksums: each byte is read once, by one reader.
+
+    Give the parts of all readers to :func:`check_gauge_parts`. Parameters and errors are those of
+    :func:`read_gauge_slab`. (A NERSC file whose header leaves the byte order open is read whole by each, to settle it.)
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from lqcd_core.io import write_gauge
+    >>> U = GaugeField.random(LatticeGeometry(T=4, Z=2, Y=2, X=2), seed=1)
+    >>> with tempfile.TemporaryDirectory() as d:
+    ...     _ = write_gauge(U, f"{d}/random.ildg")
+    ...     parts = [read_gauge_part(f"{d}/random.ildg", t, t + 2) for t in (0, 2)]
+    >>> check_gauge_parts(f"random.ildg", parts)
+    ('suma', 'sumb')
+    """
+    return _read_part(path, t_start, t_stop, format, geometry, check_links, sums=True)
+
+
+def _read_part(path, t_start, t_stop, format, geometry, check_links, sums: bool) -> GaugePart:
     path = as_path(path)
 
     def read():
@@ -371,13 +420,47 @@ def read_gauge_slab(
             raise FileFormatError(
                 f"{str(path)!r} is {file.format!r}, which cannot be read by time slices; convert it to 'ildg' first."
             )
-        return file, read_links(file, t_start, t_stop)
+        accumulators = [make() for make in file.accumulators] if sums else []
+        for accumulator in accumulators:
+            accumulator.skip(t_start * file.geometry.spatial_volume * file.site_bytes)
+        links = read_links(file, t_start, t_stop, accumulators)
+        return file, links, {k: v for a in accumulators for k, v in a.result().items()}
 
-    file, links = steadily(path, read)
+    file, links, computed = steadily(path, read)
     if check_links:
         slab = LatticeGeometry(**{**attrs.asdict(file.geometry), "T": t_stop - t_start})
         _check_links(GaugeField(slab, links), file)
-    return links
+    return GaugePart(links, t_start, t_stop, file.geometry, computed, dict(file.checksums))
+
+
+def check_gauge_parts(path, parts) -> tuple[str, ...]:
+    """Hold the checksums of all parts together against what the file states; the names of those that were compared.
+
+    Parameters
+    ----------
+    path
+        The file, for messages.
+    parts
+        A :class:`GaugePart` of every reader, in any order; together the whole lattice.
+
+    Raises
+    ------
+    ParameterError
+        If the parts do not make up the lattice, or are of different files.
+    ChecksumError
+        If a checksum is wrong.
+    """
+    parts = sorted(parts, key=lambda p: p.t_start)
+    edges = [p.t_start for p in parts] + [parts[-1].geometry.T]
+    if edges[0] != 0 or any(p.t_stop != after for p, after in zip(parts, edges[1:], strict=True)):
+        ranges = ", ".join(f"[{p.t_start}, {p.t_stop})" for p in parts)
+        raise ParameterError(f"the parts {ranges} of {str(path)!r} do not make up its {edges[-1]} time slices.")
+    if any(p.stored != parts[0].stored or p.geometry != parts[0].geometry for p in parts):
+        raise ParameterError(f"the parts of {str(path)!r} come from different files: their headers differ.")
+    found = join_checksums([p.sums for p in parts])
+    checks = [Check(k, v, found[k], same_hex(v, found[k])) for k, v in parts[0].stored.items() if k in found]
+    _refuse(path, [c for c in checks if not c.ok], "error")
+    return tuple(c.name for c in checks)
 
 
 def format_of_name(path) -> str:
@@ -511,11 +594,14 @@ def _refuse_options(given: dict, known, what: str) -> None:
 
 
 __all__ = [
+    "GaugePart",
+    "check_gauge_parts",
     "convert_gauge",
     "format_of_name",
     "header_tolerance",
     "inspect_gauge",
     "read_gauge",
+    "read_gauge_part",
     "read_gauge_slab",
     "write_gauge",
 ]

@@ -12,13 +12,16 @@ from lqcd_core.gauge import link_trace, plaquette
 from lqcd_core.geometry import LatticeGeometry
 from lqcd_core.io import (
     FileCheckWarning,
+    check_gauge_parts,
     convert_gauge,
     inspect_gauge,
     read_gauge,
+    read_gauge_part,
     read_gauge_slab,
     sniff,
     write_gauge,
 )
+from lqcd_core.io.configuration import _open
 
 # extents all different, so that no two axes can be confused
 GEOMETRY = LatticeGeometry(T=8, Z=6, Y=4, X=2)
@@ -168,6 +171,23 @@ def test_slabs_are_the_parts_of_the_whole(tmp_path, double, format):
     for start, stop in ((-1, 2), (3, 3), (6, 9)):
         with pytest.raises(errors.ParameterError, match="time slices"):
             read_gauge_slab(path, start, stop)
+
+
+@pytest.mark.parametrize("format", ["nersc", "ildg", "scidac", "milc"])
+def test_checksums_of_parts_make_up_that_of_the_whole(tmp_path, double, format):
+    path = write_gauge(double, tmp_path / "a", format=format, precision="single" if format == "milc" else None)
+    parts = [read_gauge_part(path, *between) for between in ((2, 5), (0, 2), (5, 8))]
+    compared = check_gauge_parts(path, [p.without_links() for p in parts])
+    assert compared and set(compared) == set(parts[0].stored)
+    with pytest.raises(errors.ParameterError, match="do not make up its 8 time slices"):
+        check_gauge_parts(path, parts[:2])
+    raw = bytearray(path.read_bytes())
+    where = _open(path, format, None).offset + 4 * double.geometry.spatial_volume * (288 if format == "milc" else 576) + 6
+    raw[where] ^= 1  # a low bit in slice 4, so that the links stay in SU(3)
+    path.write_bytes(raw)
+    damaged = [read_gauge_part(path, *between, check_links=False) for between in ((0, 2), (2, 5), (5, 8))]
+    with pytest.raises(errors.ChecksumError, match=compared[0]):
+        check_gauge_parts(path, damaged)
 
 
 def test_slabs_of_openqcd_are_refused_with_the_way_out(tmp_path, double):
