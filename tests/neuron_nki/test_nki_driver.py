@@ -166,6 +166,40 @@ def test_processes_that_want_one_kernel_compile_it_once(here):
     assert len({s[0] for s in said}) == 1 and sum(int(s[1]) for s in said) == 1
 
 
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from lqcd_backends.neuron.nki import driver
+from test_nrt_runtime import spec_of
+def compile_slowly(self, spec, folder, *rest, **more):
+    (Path(folder) / "half.neff").write_bytes(b"half")
+    print("compiling", flush=True)
+    time.sleep(600)
+driver.Compiler.compile = compile_slowly
+driver.KernelStore(driver.Compiler("trn2"), "STAND-IN").neff(spec_of())
+"""
+
+
+def test_a_process_killed_while_it_compiles_leaves_neither_lock_nor_half_a_kernel(here):
+    command = [sys.executable, "-c", KILLED, str(SUPPORT), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
+        try:
+            assert victim.stdout.readline() == "compiling\n"
+        finally:
+            victim.kill()
+    half = list((here / "cache").rglob("half.neff"))
+    assert len(half) == 1  # it died in the middle
+    store = driver.KernelStore(driver.Compiler("trn2"), "STAND-IN")
+    neff = store.neff(spec_of())
+    assert store.compiled == 1 and read_header(neff)
+    again = driver.KernelStore(driver.Compiler("trn2"), "STAND-IN")
+    assert again.neff(spec_of()) == neff and (again.compiled, again.found) == (0, 1)
+    assert not any(
+        "half.neff" in (f / RECORD).read_text() for f in half[0].parent.parent.glob("*") if (f / RECORD).is_file()
+    )
+
+
 def test_the_cache_command_sees_and_clears_kernels(here):
     pytest.importorskip("click")
     from lqcd_core.cli.cache import caches, entries
