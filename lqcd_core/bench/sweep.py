@@ -248,14 +248,36 @@ def read(path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         raise FileError(f"cannot read {str(path)!r}: {error.strerror}.") from error
     except UnicodeDecodeError:
         raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': it is not text.") from None
-    try:
-        lines = [json.loads(line) for line in data[: data.rfind("\n") + 1].splitlines() if line.strip()]
-        good = bool(lines) and lines[0].get("format") == FORMAT and all("kind" in line for line in lines)
-    except (ValueError, AttributeError):
-        good = False
-    if not good:
-        raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench' ({FORMAT!r} on its first line).")
+    lines = []
+    for number, line in enumerate(data[: data.rfind("\n") + 1].splitlines(), start=1):
+        try:
+            lines.append(json.loads(line))
+            good = "kind" in lines[-1] and (number > 1 or lines[0].get("format") == FORMAT)
+        except (ValueError, AttributeError, TypeError):
+            good = False
+        if not good:
+            what = (
+                f"it has no {FORMAT!r} on its first line"
+                if number == 1
+                else f"line {number} is damaged; remove that line"
+            )
+            raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': {what}.")
+    if not lines:
+        raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': it holds no whole line.")
     return lines[0], [line for line in lines[1:] if line["kind"] == "row"]
+
+
+def begun(path) -> bool:
+    """Whether a file holds the line on the machine: one that a kill tore holds nothing worth keeping.
+
+    >>> begun("there is no such file")
+    False
+    """
+    try:
+        with open(path, "rb") as file:
+            return b"\n" in file.read()
+    except FileNotFoundError:
+        return False
 
 
 def check_same(head: Mapping[str, Any], wanted: Mapping[str, Any], path) -> None:
@@ -270,10 +292,14 @@ def check_same(head: Mapping[str, Any], wanted: Mapping[str, Any], path) -> None
     differ = [k for k in here if there.get(k) != here[k]]
     settings = [k for k in wanted["settings"] if head.get("settings", {}).get(k) != wanted["settings"][k]]
     if differ or settings:
-        what = ", ".join([*(f"{k} ({there.get(k)!r} there, {here[k]!r} here)" for k in differ), *settings])
+        before = head.get("settings", {})
+        what = ", ".join(
+            f"{k} ({old.get(k)!r} there, {new[k]!r} here)"
+            for old, new, names in ((there, here, differ), (before, wanted["settings"], settings)) for k in names
+        )  # fmt: skip
         raise ParameterError(
-            f"{str(path)!r} was measured with another {what}: name another --output, or leave out --resume."
+            f"{str(path)!r} was measured otherwise: {what}. Name another --output, or leave out --resume."
         )
 
 
-__all__ = ["COLUMNS", "FORMAT", "Plan", "Record", "Sweep", "check_same", "key_of", "measure_limits", "read"]
+__all__ = ["COLUMNS", "FORMAT", "Plan", "Record", "Sweep", "begun", "check_same", "key_of", "measure_limits", "read"]

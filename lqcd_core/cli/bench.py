@@ -97,6 +97,8 @@ def command(lattices, batches, backends, precisions, threads, operator, rounds, 
     precisions = tuple(as_precision(p).name for p in precisions)
     for name in backends or ():
         REGISTRY.record(name)
+    if resume and against is not None:
+        raise ParameterError("--resume goes on in a sweep; a comparison with --against is one row, and is made anew.")
     if resume and not output:
         raise ParameterError("--resume goes on in a file: name it with --output.")
     if against is None and (work is not None or rate_pattern is not None):
@@ -143,10 +145,12 @@ def _sweep(plan, limit_seconds, output, resume, baseline, plot) -> int:
     record = sweep.Record(output) if output else None
     head = {
         "machine": machine.describe(), **machine.moment(), "command": ["lqcd", *sys.argv[1:]],
-        "settings": {"backends": list(plan.backends), "threads": plan.threads},
+        "settings": {
+            "backends": list(plan.backends), "threads": plan.threads, "rounds": plan.rounds, "seconds": plan.seconds,
+        },
     }  # fmt: skip
     rows, limits = [], None
-    if resume and Path(output).exists() and Path(output).stat().st_size:
+    if resume and sweep.begun(output):
         before, rows = sweep.read(output)
         sweep.check_same(before, head, output)
         record.cut()
@@ -195,7 +199,7 @@ def _sweep(plan, limit_seconds, output, resume, baseline, plot) -> int:
         low, high = best["speed_up_range"]
         print(
             f"\nbest speed-up {best['speed_up']:.2f} ({low:.2f} to {high:.2f}): {' '.join(best['fastest'])} over {' '.join(best['over'])}, "
-            f"{'x'.join(map(str, best['lattice']))} {best['precision']}, {best['batch']} right-hand sides"
+            f"{'x'.join(map(str, best['lattice']))} {best['precision']}, {best['batch']} right-hand side{'s' if best['batch'] > 1 else ''}"
         )
     if plot:
         for path in pictures.draw(plot, head, rows):

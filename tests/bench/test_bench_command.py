@@ -189,7 +189,7 @@ def test_resume_refuses_another_machine(lqcd, tmp_path):
     words = ["bench", "--lattice", "2x2x2x2", "--batch", "1", *QUICK, "-o", path]
     lqcd(*words)
     path.write_text(path.read_text().replace('"caches": "', '"caches": "other '))
-    assert "another caches" in lqcd(*words, "--resume", code=2).stderr
+    assert "measured otherwise: caches" in lqcd(*words, "--resume", code=2).stderr
 
 
 def test_a_baseline_is_set_beside_each_row(lqcd, tmp_path):
@@ -328,3 +328,19 @@ def test_a_foreign_program_that_fails_says_how(foreign, said):
 def test_an_unknown_operator_has_no_count():
     with pytest.raises(ParameterError, match="hop"):
         work("hopp")
+
+
+def test_a_damaged_line_is_named_and_a_torn_first_line_is_begun_again(lqcd, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    words = ("bench", "--backends", "numpy", "--lattice", "2x2x2x2", "--batch", "1", "--precision", "double", "--rounds", "1",
+             "--seconds", "0.01", "--limit-seconds", "0.01", "--threads", "1", "-o", path)  # fmt: skip
+    path.write_text('{"format": "lqcd-be')
+    lqcd(*words, "--resume")
+    whole = path.read_text()
+    assert len(whole.splitlines()) == 2
+    path.write_text(whole + "garbage\n")
+    assert "line 3 is damaged" in lqcd(*words, "--resume", code=2).stderr
+    path.write_text(whole)
+    assert "rounds (1 there, 2 here)" in lqcd(*words, "--resume", "--rounds", "2", code=2).stderr
+    assert "made anew" in lqcd(*words, "--resume", "--against", "true", "--work", "1", code=2).stderr
+    assert path.read_text() == whole
