@@ -71,6 +71,27 @@ def propagator(folder):
     np.save(folder / f"propagator-{RANK}.npy", made.array)
 
 
+def files(folder):
+    """Every rank reads its slab of a good, a damaged and a missing file, and a propagator is written once."""
+    from lqcd_backends.sharded import files
+
+    said = {}
+    for name in ("good.ildg", "good.nersc", "bad.ildg", "bad.nersc", "missing.ildg"):
+        try:
+            said[name] = files.read_gauge(folder / name, BACKEND).digest()
+        except lqcd.LQCDError as error:
+            said[name] = type(error).__name__
+    g = lqcd.LatticeGeometry(T=8, Z=2, Y=4, X=2)
+    S = lqcd.Propagator(g, np.arange(g.volume * 144).reshape(*g.shape, 4, 4, 3, 3) + 0j)
+    files.write_propagator(S, folder / "written.npy", BACKEND)
+    said["there"] = (folder / "written.npy").exists()
+    try:
+        files.write_propagator(S, folder / "nowhere" / "written.npy", BACKEND)
+    except lqcd.LQCDError as error:
+        said["nowhere"] = type(error).__name__
+    (folder / f"files-{RANK}.json").write_text(json.dumps(said))
+
+
 def endless(at_iteration):
     """Solves without end, with something done by the victim on the way."""
     U, b = problem()

@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import rank_launch
 import ranks_script
 
+import lqcd_core as lqcd
 from lqcd_core.errors import ParameterError
 from lqcd_core.registry import REGISTRY
 
@@ -94,6 +95,21 @@ def test_every_mismatch_names_both_ranks_and_both_values(tmp_path):
             assert "RankMismatch" in text and "rank 0 (process" in text and "rank 1 (process" in text
         assert "double" in told["precision"] and "single" in told["precision"]
         assert "4.8" in told["mass"] and "4.9" in told["mass"]
+
+
+def test_every_rank_reads_its_slab_and_damage_is_seen_by_all(tmp_path):
+    U, _ = ranks_script.problem()
+    for name in ("good.ildg", "good.nersc"):
+        raw = bytearray(lqcd.write_gauge(U, tmp_path / name).read_bytes())
+        at = raw.index(np.array(U.array[5, 0, 0, 0, 3, 0, 0].real, ">f8").tobytes())
+        raw[at + 7] ^= 1  # the last bit of one number in rank 1's slab
+        (tmp_path / name.replace("good", "bad")).write_bytes(raw)
+    assert rank_launch.end(rank_launch.start("files", tmp_path, 2, TIMEOUT), 120) == [0, 0], said(tmp_path, 2)
+    for rank in range(2):
+        told = json.loads((tmp_path / f"files-{rank}.json").read_text())
+        assert told["good.ildg"] == told["good.nersc"] == U.digest()
+        assert told["bad.ildg"] == told["bad.nersc"] == "ChecksumError" and told["missing.ildg"] == "FileError"
+        assert told["there"] and told["nowhere"] == "FileError"
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,17 @@ def usable_cores() -> int:
 class ShardedBackend:
     """See the module; made by :func:`sharded`. A team that was stopped is replaced at the next bind."""
 
-    def __init__(self, inner: str, options: Mapping[str, Any], shards: int, executor: str, exact: bool, timeout: float):
+    def __init__(
+        self,
+        inner: str,
+        options: Mapping[str, Any],
+        shards: int,
+        executor: str,
+        exact: bool,
+        timeout: float,
+        environments: list[dict[str, str]] | None = None,
+    ):
+        self.environments = environments  # of each worker process, where they differ
         self.inner, self.options, self.shards = inner, dict(options), shards
         self.executor, self.exact, self.timeout = executor, exact, timeout
         self.record = REGISTRY.record(inner)
@@ -119,7 +129,7 @@ class ShardedBackend:
             return ranks.start(self.executor, self.timeout, REGISTRY.load(self.inner, self.options).instance)
         from .processes import ProcessTeam
 
-        return ProcessTeam(self.shards, self.timeout, (self.inner, self.options))
+        return ProcessTeam(self.shards, self.timeout, (self.inner, self.options), self.environments)
 
     def close(self) -> None:
         """Stop the workers; a later bind starts new ones."""

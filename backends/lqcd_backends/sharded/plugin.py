@@ -66,7 +66,30 @@ INFO = BackendInfo(
     summary="executor: splits the lattice along T over threads, processes or hosts, each with an inner backend",
 )
 
+NEURON = BackendInfo(
+    name="neuron-sharded",
+    load="lqcd_backends.sharded.neuron:neuron_sharded",
+    precisions={"single", "half", "bf16"},
+    device="neuron",
+    resources={"neuron_cores": 1},
+    rank=-20,
+    wraps=True,
+    options={
+        **INFO.options,
+        "inner": Option(
+            "a Neuron backend, a name or (name, options); None takes neuron-nki, else neuron-traced", None,
+            lambda value: None if value is None else _inner(value),
+        ),
+        "shards": Option("slabs of the lattice, at least 1; None takes one a visible NeuronCore", None, _shards),
+        "executor": Option(
+            "'processes' on this host, or 'torch.distributed' or 'mpi' over the ranks of a launch; 'auto' takes what "
+            "launched the script, else processes", "auto", _one_of(("auto", *EXECUTORS[2:])),
+        ),
+    },
+    summary="`sharded` over the NeuronCores of this host, one process a core; not yet run on hardware",
+)  # fmt: skip
+
 
 @hookimpl
 def lqcd_register_backends():
-    return [INFO]
+    return [INFO, NEURON]

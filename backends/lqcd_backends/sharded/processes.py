@@ -48,6 +48,8 @@ class ProcessTeam(Team):
         As for :class:`~.team.Team`.
     inner
         (name, options) of the inner backend; each worker loads its own.
+    environments
+        Variables set in each worker before it loads the inner backend.
 
     Raises
     ------
@@ -57,7 +59,10 @@ class ProcessTeam(Team):
 
     executor = "processes"
 
-    def __init__(self, shards: int, timeout: float, inner: tuple[str, Mapping[str, Any]]):
+    def __init__(
+        self, shards: int, timeout: float, inner: tuple[str, Mapping[str, Any]],
+        environments: list[dict[str, str]] | None = None,
+    ):  # fmt: skip
         super().__init__(shards, timeout)
         self.state = _State()
         self._finalizer = weakref.finalize(self, self.state.close)
@@ -65,12 +70,12 @@ class ProcessTeam(Team):
         self.replies: dict[int, SharedMemory] = {}
         self.sent: list[SharedMemory] = []
         try:
-            self._start(inner)
+            self._start(inner, environments or [{}] * shards)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, inner) -> None:
+    def _start(self, inner, environments) -> None:
         context, state = multiprocessing.get_context("spawn"), self.state
         rings = {(r, side): context.Pipe(duplex=False) for r in range(self.shards) for side in ("below", "above")}
         for rank in range(self.shards):
@@ -80,7 +85,7 @@ class ProcessTeam(Team):
             outgoing = (rings[before, "above"][1], rings[after, "below"][1])
             incoming = (rings[rank, "below"][0], rings[rank, "above"][0])
             process = context.Process(
-                target=serve, args=(theirs, rank, self.shards, inner, outgoing, incoming, 0.8 * self.timeout),
+                target=serve, args=(theirs, rank, self.shards, inner, outgoing, incoming, 0.8 * self.timeout, environments[rank]),
                 name=f"lqcd-shard-{rank}", daemon=True,
             )  # fmt: skip
             try:
@@ -282,9 +287,10 @@ class ProcessShard(Shard):
         self.faces.attach(names, capacity)
 
 
-def serve(pipe: Connection, rank: int, shards: int, inner, outgoing, incoming, timeout: float) -> None:
+def serve(pipe: Connection, rank: int, shards: int, inner, outgoing, incoming, timeout: float, environment) -> None:
     """Run a shard until the executor hangs up. The target of each process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.update(environment)
     faces = SharedFaces(rank, shards, outgoing, incoming, timeout)
     try:
         from lqcd_core.registry import REGISTRY

@@ -129,7 +129,7 @@ class RankTeam(Team):
         self._at_exit = _leave_at_exit(self)
         self.names = [
             f"rank {k} (process {pid}) on {host}"
-            for k, (host, pid) in enumerate(self._exchange("facts", (self.host, os.getpid())))
+            for k, (host, pid) in enumerate(self.exchange("facts", (self.host, os.getpid())))
         ]
         self.agree("version of lqcd_core", {"lqcd_core": __version__})
         said = self.call("abilities")
@@ -163,14 +163,14 @@ class RankTeam(Team):
                 raise
             if command not in ANSWERING:
                 return [None] * self.shards
-            answers = dict(enumerate(self._exchange(command, answer)))
+            answers = dict(enumerate(self.exchange(command, answer)))
             failed = [k for k, a in answers.items() if isinstance(a, Failed)]
             if failed:
                 self._raise(command, failed, answers)
             return [answers[k] for k in range(self.shards)]
 
     def agree(self, what: str, facts: Mapping[str, Any]) -> None:
-        self.agree_values(what, self._exchange("facts", dict(facts)))
+        self.agree_values(what, self.exchange("facts", dict(facts)))
 
     def agree_values(self, what: str, said: list[Mapping[str, Any]]) -> None:
         """Raise :class:`RankMismatch` unless all ranks said the same of every key."""
@@ -194,7 +194,7 @@ class RankTeam(Team):
 
     # -- packets ------------------------------------------------------------------------------------------------------
 
-    def _exchange(self, command: str, value: Any) -> list:
+    def exchange(self, command: str, value: Any) -> list:
         """What every rank has to say, by rank."""
         with self.lock:
             self._alive()
@@ -298,7 +298,7 @@ class RankTeam(Team):
             self._stop(f"ended its script with {type(failed).__name__}: {failed}")
             return
         try:
-            self._exchange("leave", None)
+            self.exchange("leave", None)
         except WorkerError as error:
             print(f"lqcd_core sharded: {error}", file=sys.stderr)
         self.close()
