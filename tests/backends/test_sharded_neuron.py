@@ -45,7 +45,7 @@ def four_cores(monkeypatch):
 def test_without_a_device_it_says_what_was_looked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(device, "DEV", tmp_path)
     U = lqcd.GaugeField.random(lqcd.LatticeGeometry(T=4, Z=2, Y=2, X=2), seed=1)
-    with pytest.raises(BackendUnavailable, match="no Neuron device: there is no .*neuron0"):
+    with pytest.raises(BackendUnavailable, match=r"no Neuron device: there is no .*neuron0"):
         lqcd.WilsonDirac(mass=0.1).bind(U, backend="neuron-sharded", precision="single")
 
 

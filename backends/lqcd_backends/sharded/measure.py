@@ -6,56 +6,113 @@ For the hopping term, M and a few iterations of CG it prints the median wall tim
 repeats, the two measured in turn so that a busy machine slows both), the ratio of the shortest times (``best``: what the
 machine gave in its quietest moments), and for threads the processor seconds that the cut
 lattice needs for every one of the whole: its excess over 1 is all that cutting costs, however busy the machine is.
+Then what one shard costs over the inner backend, exact reductions over fast ones, and how much of the faces' travel the
+interior covered (interior seconds / (interior + waiting) over all workers and hops). ``--json`` prints every repeat.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+from typing import Any
 
 import numpy as np
 
 
-def measure(inner: str, lattice, n_rhs: int, precision: str, executor: str, shards: int, repeats: int) -> None:
-    """Print the table; see the module."""
+def measure(
+    inner: str, lattice, n_rhs: int, precision: str, executor: str, shards: int, repeats: int
+) -> dict[str, Any]:
+    """Seconds and ratios by name; see the module and :func:`show`.
+
+    Returns
+    -------
+    dict
+        ``asked``: the arguments. ``work``: by operation and variant (``inner`` without the executor, ``1``, ``<shards>``
+        and ``<shards> fast``) the wall and processor seconds of every repeat. ``one_shard_overhead``: by operation, the
+        median of 1 shard / inner, less 1. ``exact_cost``: the median of exact / fast over the iterations of CG, less 1.
+        ``overlap``: of the time in which faces travelled, the part that the interior covered.
+    """
     import lqcd_core as lqcd
 
+    asked = {
+        "inner": inner, "lattice": list(lattice), "n_rhs": n_rhs, "precision": precision, "executor": executor,
+        "shards": shards, "repeats": repeats,
+    }  # fmt: skip
     g = lqcd.LatticeGeometry.from_shape(lattice)
     U = lqcd.GaugeField.random(g, seed=1)
     rng = np.random.default_rng(0)
     psi = rng.normal(size=(n_rhs, *g.spinor_shape)) + 1j * rng.normal(size=(n_rhs, *g.spinor_shape))
-    bound, start = {}, {}
-    for reductions, count in (("exact", 1), ("exact", shards), ("fast", shards)):
-        options = {"inner": inner, "shards": count, "executor": executor, "reductions": reductions}
-        key = f"{count}" if reductions == "exact" else f"{count} fast"
-        bound[key] = lqcd.WilsonDirac(mass=0.4).bind(U, backend=("sharded", options), precision=precision, n_rhs=n_rhs)
-        start[key] = bound[key].space.pack(psi)
+    options = {"inner": inner, "executor": executor}
+    backends = {
+        "inner": inner,
+        "1": ("sharded", {**options, "shards": 1}),
+        f"{shards}": ("sharded", {**options, "shards": shards}),
+        f"{shards} fast": ("sharded", {**options, "shards": shards, "reductions": "fast"}),
+    }
+    bound = {
+        k: lqcd.WilsonDirac(mass=0.4).bind(U, backend=b, precision=precision, n_rhs=n_rhs) for k, b in backends.items()
+    }
+    start = {k: M.space.pack(psi) for k, M in bound.items()}
     solver = lqcd.ConjugateGradient(tol=1e-5, maxiter=5)
     work = {
         "H": lambda k: bound[k].hopping(start[k]),
         "M": lambda k: bound[k].apply(start[k]),
         "CG, 5 iterations": lambda k: solver.solve_handles(bound[k].normal_linear, start[k]),
     }
-    print(f"{inner}, {'x'.join(map(str, lattice))}, {n_rhs} right-hand sides, {precision}, {executor}, {shards} shards")
+    team = getattr(bound[f"{shards}"].space, "team", None)
+    seconds: dict[str, dict[str, dict[str, list[float]]]] = {}
     for name, function in work.items():
-        wall = {k: [] for k in bound}
-        cpu = {k: [] for k in bound}
+        seconds[name] = {k: {"wall": [], "cpu": []} for k in bound}
         for repeat in range(repeats + 1):
+            if repeat == 1 and team is not None and name == "H":
+                team.call("times")  # the first one warms up
             for key in bound:
                 t, c = time.perf_counter(), time.process_time()
                 function(key)
-                if repeat:  # the first one warms up
-                    wall[key].append(time.perf_counter() - t)
-                    cpu[key].append(time.process_time() - c)
-        for key in list(bound)[1:]:
-            ratio = statistics.median(a / b for a, b in zip(wall["1"], wall[key], strict=True))
-            line = f"{name:18} {key:7} 1 shard {1e3 * statistics.median(wall['1']):8.1f} ms"
-            line += f"  cut {1e3 * statistics.median(wall[key]):8.1f} ms  speed-up {ratio:5.2f}"
-            line += f"  best {min(wall['1']) / min(wall[key]):5.2f}"
-            if executor == "threads":
-                line += f"  processor time {statistics.median(cpu[key]) / statistics.median(cpu['1']):5.2f}"
+                if repeat:
+                    seconds[name][key]["wall"].append(time.perf_counter() - t)
+                    seconds[name][key]["cpu"].append(time.process_time() - c)
+        if name == "H":
+            times = np.sum(team.call("times"), axis=0) if team is not None else np.zeros(2)
+    fast, cg = seconds["CG, 5 iterations"][f"{shards} fast"]["wall"], seconds["CG, 5 iterations"][f"{shards}"]["wall"]
+    return {
+        "asked": asked,
+        "work": seconds,
+        "one_shard_overhead": {n: _ratio(w["1"]["wall"], w["inner"]["wall"]) - 1 for n, w in seconds.items()},
+        "exact_cost": _ratio(cg, fast) - 1,
+        "overlap": float(times[0] / times.sum()) if times.sum() else None,
+    }
+
+
+def _ratio(above: list[float], below: list[float]) -> float:
+    """Median of the ratios of what was measured in turn."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def show(got: dict[str, Any]) -> None:
+    """Print what :func:`measure` gave, as a table."""
+    asked = got["asked"]
+    shards, threads = asked["shards"], asked["executor"] == "threads"
+    size = "x".join(map(str, asked["lattice"]))
+    print(
+        f"{asked['inner']}, {size}, {asked['n_rhs']} right-hand sides, {asked['precision']}, {asked['executor']}, {shards} shards"
+    )
+    for name, by in got["work"].items():
+        one = by["1"]
+        for key in (f"{shards}", f"{shards} fast"):
+            cut = by[key]
+            line = f"{name:18} {key:7} 1 shard {1e3 * statistics.median(one['wall']):8.1f} ms"
+            line += f"  cut {1e3 * statistics.median(cut['wall']):8.1f} ms  speed-up {_ratio(one['wall'], cut['wall']):5.2f}"
+            line += f"  best {min(one['wall']) / min(cut['wall']):5.2f}"
+            if threads:
+                line += f"  processor time {statistics.median(cut['cpu']) / statistics.median(one['cpu']):5.2f}"
             print(line, flush=True)
+        print(f"{name:18} 1 shard over the inner backend {100 * got['one_shard_overhead'][name]:+.1f} %")
+    print(f"exact reductions over fast, CG {100 * got['exact_cost']:+.1f} %")
+    if got["overlap"] is not None:
+        print(f"faces were covered by the interior for {100 * got['overlap']:.0f} % of the time")
 
 
 def main() -> None:
@@ -68,8 +125,13 @@ def main() -> None:
     parser.add_argument("--executor", choices=("threads", "processes"), default="threads")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
     a = parser.parse_args()
-    measure(a.inner, tuple(a.lattice), a.n_rhs, a.precision, a.executor, a.shards, a.repeats)
+    got = measure(a.inner, tuple(a.lattice), a.n_rhs, a.precision, a.executor, a.shards, a.repeats)
+    if a.json:
+        print(json.dumps(got))
+    else:
+        show(got)
 
 
 if __name__ == "__main__":

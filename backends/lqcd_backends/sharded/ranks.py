@@ -45,6 +45,7 @@ ANSWERING = frozenset(
         "axpy_norm2",
         "cg_update",
         "blame",
+        "times",
         "facts",
     }
 )

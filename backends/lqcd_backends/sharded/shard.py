@@ -6,6 +6,7 @@ numbers only. The same class runs in a thread and in a process of its own.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class Shard:
         self.objects: dict[int, Any] = {}
         # What tells where a NaN came from: whether the last sum was finite, and which way the first NaN went.
         self.finite, self.first_nan = True, None
+        self.interior_seconds = self.waiting_seconds = 0.0
 
     def run(self, freed: list[int], command: str, arguments: tuple) -> Any:
         """Forget what the executor no longer holds, then do one command."""
@@ -108,8 +110,12 @@ class Shard:
             faces = hop.faces(x)
             self._look(faces, "sent")
             self.faces.post(*faces)
+            began = time.perf_counter()
             partial = hop.interior(x)  # while the faces travel
+            done = time.perf_counter()
             below, above = self.faces.receive()
+            self.interior_seconds += done - began
+            self.waiting_seconds += time.perf_counter() - done
             self._look((below, above), "received")
             self.objects[new] = hop.exterior(x, partial, below, above)
         except BaseException:
@@ -123,6 +129,12 @@ class Shard:
     def blame(self) -> tuple[bool, str | None]:
         """(was the last sum finite, which way the first NaN in a face went: ``sent``, ``received`` or None)."""
         return self.finite, self.first_nan
+
+    def times(self) -> tuple[float, float]:
+        """(seconds in the interior, seconds spent waiting for faces after it) since last asked."""
+        out = self.interior_seconds, self.waiting_seconds
+        self.interior_seconds = self.waiting_seconds = 0.0
+        return out
 
     def apply(self, new: int, function: int, x: int) -> None:
         self.objects[new] = self.objects[function](self.objects[x])

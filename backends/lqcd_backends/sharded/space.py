@@ -129,10 +129,10 @@ class ShardedSpace:
     # -- reductions ---------------------------------------------------------------------------------------------------
 
     def inner(self, x: Handle, y: Handle) -> np.ndarray:
-        return self._sum(self._parts(x, y), _tainted(1, x, y))
+        return self._sum(self._parts(x, y))
 
     def norm2(self, x: Handle) -> np.ndarray:
-        return self._sum(self._parts(x, x), x.tainted).real.copy()
+        return self._sum(self._parts(x, x)).real.copy()
 
     def axpy_norm2(self, a, x: Handle, y: Handle) -> tuple[Handle, np.ndarray]:
         new, tainted = self.team.new(), _tainted(a, x, y)
@@ -140,7 +140,7 @@ class ShardedSpace:
             "axpy_norm2", self.remote.number, self.exact, new.number, _scalars(a), x.number(self.team),
             y.consume(self.team),
         )  # fmt: skip
-        return ShardedHandle(new, x.columns, tainted), self._sum(parts, tainted).real.copy()
+        return ShardedHandle(new, x.columns, tainted), self._sum(self._checked(parts, tainted)).real.copy()
 
     def cg_update(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
         team, new_x, new_r, tainted = self.team, self.team.new(), self.team.new(), _tainted(a, p, ap, x, r)
@@ -149,20 +149,24 @@ class ShardedSpace:
             ap.number(team), x.consume(team), r.consume(team),
         )  # fmt: skip
         new = ShardedHandle(new_x, p.columns, tainted), ShardedHandle(new_r, p.columns, tainted)
-        return *new, self._sum(parts, tainted).real.copy()
+        return *new, self._sum(self._checked(parts, tainted)).real.copy()
 
     def _inner_slices(self, x: Handle, y: Handle) -> np.ndarray:
         return np.concatenate(self._parts(x, y), axis=1)
 
     def _parts(self, x: Handle, y: Handle) -> list[np.ndarray]:
-        return self.team.call("inner", self.remote.number, self.exact, x.number(self.team), y.number(self.team))
+        parts = self.team.call("inner", self.remote.number, self.exact, x.number(self.team), y.number(self.team))
+        return self._checked(parts, x.tainted or y.tainted)
 
-    def _sum(self, parts: list[np.ndarray], tainted: bool) -> np.ndarray:
-        together = np.concatenate(parts, axis=1)
+    def _checked(self, parts: list[np.ndarray], tainted: bool) -> list[np.ndarray]:
         # Infinities pass: they are what overflow and divergence give on every backend, and the solver's to judge. So
         # does everything in half, whose 16 bits overflow early.
-        if not tainted and self.precision.name != "half" and np.isnan(together).any():
+        if not tainted and self.precision.name != "half" and any(np.isnan(part).any() for part in parts):
             self.team.stop_for_nan()
+        return parts
+
+    def _sum(self, parts: list[np.ndarray]) -> np.ndarray:
+        together = np.concatenate(parts, axis=1)
         return exact_sum(together) if self.exact else together.sum(axis=1).astype(np.complex128)
 
 

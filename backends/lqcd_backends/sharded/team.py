@@ -173,7 +173,7 @@ class Team(abc.ABC):
 
     def stop_for_nan(self) -> NoReturn:
         """End the team for a NaN that nobody put in."""
-        reason = f"{self.blame()} returned NaN, from finite numbers."
+        reason = f"{self.blame()} returned NaN, from finite numbers (an overflow, or a fault)."
         self._stop(reason)
         raise WorkerError(reason)
 
