@@ -114,8 +114,18 @@ def killed(folder):
 
 
 def hung(folder):
-    """The victim stops in mid-solve."""
-    endless(lambda: RANK == VICTIM and os.kill(os.getpid(), signal.SIGSTOP))
+    """The victim stops in mid-solve; when that was, and when the others had their error, is written down."""
+
+    def stop():
+        if RANK == VICTIM:
+            (folder / "stopped").write_text(str(time.time()))
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    try:
+        endless(stop)
+    except lqcd.LQCDError:
+        (folder / f"ended-{RANK}").write_text(str(time.time()))
+        raise
 
 
 def raising(folder):

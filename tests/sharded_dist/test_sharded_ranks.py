@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -63,10 +62,11 @@ def test_a_killed_rank_is_named_by_all_others(tmp_path):
 
 
 def test_a_hung_rank_is_named_within_the_time_out(tmp_path):
-    began = time.monotonic()
     texts = fail("hung", tmp_path, but=(ranks_script.VICTIM,))
-    assert time.monotonic() - began < 120
+    stopped = float((tmp_path / "stopped").read_text())
     for k in (0, 2):
+        waited = float((tmp_path / f"ended-{k}").read_text()) - stopped
+        assert waited < 3 * TIMEOUT, waited  # promised is one; the machine may be busy
         text = texts[k].rsplit("WorkerError", 1)[1]
         assert "rank 1 (process" in text.split("died, hangs or is cut off (option timeout: 6 s)")[0], text
 
