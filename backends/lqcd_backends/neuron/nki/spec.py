@@ -65,7 +65,7 @@ class KernelSpec:
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
-KERNEL_SOURCES = ("vector_kernel.py", "tensor_kernel.py", "blas_kernels.py", "exact.py")
+KERNEL_SOURCES = ("vector_kernel.py", "tensor_kernel.py", "blas_kernels.py", "exact.py", "microbenchmarks.py")
 """Files whose text is in every key: a changed kernel is compiled again."""
 
 
