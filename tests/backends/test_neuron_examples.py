@@ -33,8 +33,11 @@ def test_the_first_hour_writes_one_file_and_no_speed_of_a_stand_in(tmp_path):
     text = (tmp_path / "results.json").read_text()
     assert "second" not in text  # neither a time nor a rate
     results = json.loads(text)
-    assert results["stand_in"] is True and len(results["results"]) == 9
-    assert all("error" not in row and row["relative_error"] < 5e-3 for row in results["results"])
+    parts = results["parts"]
+    rows = parts["traced"]["results"]
+    assert results["stand_in"] == parts["traced"]["stand_in"] == "STAND-IN" and len(rows) == 9
+    assert all("error" not in row and row["relative_error"] < 5e-3 for row in rows)
+    assert parts["nki_launches"]["unavailable"] and parts["nki_instructions"]["unavailable"]  # no libnrt there
 
 
 @pytest.mark.parametrize(("script", "words"), (("neuron_quickstart", ()), ("neuron_first_hour", ("results.json",))))

@@ -1,4 +1,4 @@
-"""The microbenchmarks run in stand-in mode, labelled and without a single time; the page's table is that of the code."""
+"""The measurements run in stand-in mode, labelled and without a single time; the page's table is that of the code."""
 
 import json
 import re
@@ -11,8 +11,9 @@ SUPPORT = ROOT / "tests" / "support"
 sys.path.insert(0, str(SUPPORT))
 
 from lqcd_backends.neuron.nki import plugin, status  # noqa: E402
+from lqcd_backends.neuron.nki.microbenchmark_specs import microbenchmarks  # noqa: E402
 
-SCRIPT = ROOT / "examples" / "neuron_nki_microbenchmarks.py"
+SCRIPT = ROOT / "examples" / "neuron_first_hour.py"
 
 
 def run(*words, cwd):
@@ -21,19 +22,23 @@ def run(*words, cwd):
     )
 
 
-def test_the_microbenchmarks_write_one_file_and_no_speed_of_a_stand_in(tmp_path):
+def test_the_first_hour_writes_one_file_and_no_speed_of_a_stand_in(tmp_path):
     words = ("results.json", "--lattice", "2,2,2,2", "--rhs", "2", "--precision", "half")
     done = run(SUPPORT / "nki_machine.py", SCRIPT, *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("STAND-IN")
     text = (tmp_path / "results.json").read_text()
-    assert "second" not in text
+    assert "second" not in text  # neither a time nor a rate
     results = json.loads(text)
-    assert "STAND-IN" in results["stand_in"] and "STAND-IN" in results["machine"]["stand_in"]
-    assert len(results["results"]) == 3
-    assert all(
-        "error" not in row and row["relative_error"] < 5e-4 and row["norm_error"] < 1e-6 for row in results["results"]
-    )
+    parts = results["parts"]
+    assert "STAND-IN" in results["stand_in"] and len(parts) == 3 and "neuronx" in parts["traced"]["unavailable"]
+    for name in ("nki_launches", "nki_instructions"):
+        assert "STAND-IN" in parts[name]["stand_in"] and "STAND-IN" in parts[name]["machine"]["stand_in"]
+    rows = parts["nki_launches"]["results"]
+    assert len(rows) == 3
+    assert all("error" not in row and row["relative_error"] < 5e-4 and row["norm_error"] < 1e-6 for row in rows)
+    rows = parts["nki_instructions"]["results"]
+    assert len(rows) == len(microbenchmarks()) and all("error" not in row and row["exact"] is True for row in rows)
 
 
 def test_without_a_device_they_say_so(tmp_path):

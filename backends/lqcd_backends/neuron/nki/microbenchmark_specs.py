@@ -148,7 +148,7 @@ def microbenchmarks(generation: int = 3) -> tuple[Microbenchmark, ...]:
                     instruction="scalar_tensor_tensor",
                     dtype=dtype,
                     n=n,
-                )  # fmt: skip
+                )
             )
     for dtype in ("float32", "bfloat16"):
         for n in (12, 64):
@@ -165,7 +165,7 @@ def microbenchmarks(generation: int = 3) -> tuple[Microbenchmark, ...]:
                     n=n,
                     ring=ring,
                     counts=(32, 288),
-                )  # fmt: skip
+                )
             )
     cases.append(
         Microbenchmark(
