@@ -125,12 +125,16 @@ def measure_cases(part, U, precisions, counts, seconds):
         yield row
 
 
+def numbers(text):
+    return [int(word) for word in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output")
     parser.add_argument("--seconds", type=float, default=2.0, help="time per measurement")
-    parser.add_argument("--lattice", default="8,8,8,8", help="T,Z,Y,X")
-    parser.add_argument("--rhs", default="1,12", help="numbers of right-hand sides")
+    parser.add_argument("--lattice", type=numbers, default="8,8,8,8", help="T,Z,Y,X")
+    parser.add_argument("--rhs", type=numbers, default="1,12", help="numbers of right-hand sides")
     parser.add_argument("--precision", default="single,half,bf16")
     parser.add_argument("--parts", default=",".join(BACKENDS), help="what to measure")
     a = parser.parse_args()
@@ -155,8 +159,11 @@ def main():
         raise SystemExit(f"nothing to measure: {why}")
     stand_in = next((parts[p]["stand_in"] for p in backends if parts[p]["stand_in"]), "")
     seconds = 0.0 if stand_in else a.seconds  # a pretended device has no times
-    U = lqcd.GaugeField.random(lqcd.LatticeGeometry.from_shape([int(n) for n in a.lattice.split(",")]), seed=1)
-    counts, precisions = [int(n) for n in a.rhs.split(",")], a.precision.split(",")
+    try:
+        U = lqcd.GaugeField.random(lqcd.LatticeGeometry.from_shape(a.lattice), seed=1)
+    except LQCDError as error:
+        parser.error(f"--lattice: {error}")
+    counts, precisions = a.rhs, a.precision.split(",")
     for part, backend in backends.items():
         if part == "nki_instructions":
             rows = measure_instructions(backend, seconds)

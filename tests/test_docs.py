@@ -127,7 +127,10 @@ def modules() -> list[str]:
 # Modules that need an optional package, by the package: their examples are skipped without it.
 NEEDS = {
     "lqcd_backends.torch": "torch", "lqcd_core.io.hdf5": "h5py", "lqcd_core.cli": "click",
-    **{f"lqcd_backends.neuron.nki.{kernels}": "nki" for kernels in ("vector_kernel", "tensor_kernel", "blas_kernels")},
+    **{
+        f"lqcd_backends.neuron.nki.{kernels}": "nki"
+        for kernels in ("vector_kernel", "tensor_kernel", "blas_kernels", "microbenchmarks")
+    },
 }  # fmt: skip
 
 
