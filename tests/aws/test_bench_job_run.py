@@ -83,7 +83,7 @@ class Instance:
 
     def die(self):
         """Power off: every process is gone at once, nothing is said, and EC2 knows it as terminated."""
-        for line in subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True).stdout.splitlines():
+        for line in subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True).stdout.splitlines():
             pid, _, words = line.strip().partition(" ")
             if str(self.folder) in words and int(pid) != os.getpid():
                 os.kill(int(pid), signal.SIGKILL)
@@ -175,7 +175,7 @@ def test_a_job_past_its_wall_clock_ends_in_good_order_before_the_kill_switch(lau
     lqcd("bench-job", "fetch", job, "-o", tmp_path / "out", code=1)
     assert (tmp_path / "out" / "rows.jsonl").read_text() == (machine.folder / "root" / "rows.jsonl").read_text()
     assert mailbox()[0]["Subject"].endswith("timed-out")
-    still = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True).stdout
+    still = subprocess.run(["ps", "-ww", "-eo", "args="], capture_output=True, text=True).stdout
     assert str(machine.folder) not in still, "the sweep runs on"
 
 
