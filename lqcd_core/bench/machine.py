@@ -175,7 +175,7 @@ def _processor() -> str:
         re.findall(r"^(model name|vendor_id|cpu family|model|CPU implementer|CPU part)\s*: (.*)$", text, re.M)
     )
     name = fields.get("model name") or " ".join(fields.values()) or platform.machine()
-    known = [i for i in ("avx2", "avx512f", "avx512_bf16", "amx_tile", "asimd", "sve") if re.search(rf"\b{i}\b", text)]
+    known = sorted(set(re.findall(r"\b(?:a[vm]x(?:2|512f|512_bf16|_tile)|asimd|sve)\b", text)))
     family = f" (family {fields['cpu family']}, model {fields['model']})" if "cpu family" in fields else ""
     return f"{name}{family}{', ' if known else ''}{' '.join(known)}"
 
