@@ -19,12 +19,11 @@ import attrs
 from ..errors import BackendUnavailable, ParameterError, how_to_install
 from ..io.atomic import replacing_path
 from .manifest import LineFile
-from .plan import Plan, Task
+from .plan import RAY_NAMES, Plan, Task
 
 POLL = 0.5
 """Seconds between two looks when nothing has happened."""
 
-_RAY_NAMES = {"num_cpus": "CPU", "num_gpus": "GPU"}
 _OPTIONS = ("num_cpus", "num_gpus", "memory")
 _SIGNALLED = (130, 143)
 
@@ -113,7 +112,7 @@ def check_capacity(nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, in
     --------
     >>> check_capacity([{"CPU": 4.0}, {"CPU": 1.0, "neuron_cores": 2.0}], {"num_cpus": 2})
     """
-    asked = {_RAY_NAMES.get(name, name): count for name, count in wanted.items()}
+    asked = {RAY_NAMES.get(name, name): count for name, count in wanted.items()}
     if any(all(node.get(name, 0) >= count for name, count in asked.items()) for node in nodes):
         return
     remedy = (
@@ -121,7 +120,7 @@ def check_capacity(nodes: Sequence[Mapping[str, float]], wanted: Mapping[str, in
         "when they are asked for."
     )
     for name, count in wanted.items():
-        most = max((node.get(_RAY_NAMES.get(name, name), 0) for node in nodes), default=0)
+        most = max((node.get(RAY_NAMES.get(name, name), 0) for node in nodes), default=0)
         if most < count:
             raise ParameterError(f"a task wants {name} = {count} and no node has more than {most:g}: {remedy}")
     together = ", ".join(f"{name} = {count}" for name, count in wanted.items())

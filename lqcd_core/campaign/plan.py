@@ -40,7 +40,9 @@ from ..errors import FileError, ParameterError, refuse_unknown
 
 _CAMPAIGN = ("configurations", "masses", "kappas", "output", "channels", "momenta", "retries", "sources")
 _TABLES = ("campaign", "resources", "propagator")
-_RAYS_OWN = {"CPU": "num_cpus", "GPU": "num_gpus", "object_store_memory": "memory"}
+RAY_NAMES = {name: name.removeprefix("num_").removesuffix("s").upper() for name in ("num_cpus", "num_gpus")}
+"""What Ray calls the resources of a node that tasks ask for by another name."""
+_RAYS_OWN = {**{theirs: ours for ours, theirs in RAY_NAMES.items()}, "object_store_memory": "memory"}
 _OWN = ("mass", "kappa", "output", "o", "resume", "force", "dry_run", "quiet", "q", "config")
 
 

@@ -187,7 +187,9 @@ def settle(given: Mapping[str, Any], parameters, where: str) -> dict[str, Any]:
         elif (getattr(p, "multiple", False) or p.nargs == -1) and not _is_list_of_values(value, p):
             value = [value]
         several = value if getattr(p, "multiple", False) or p.nargs == -1 else [value]
-        for v in () if getattr(p, "is_flag", False) else several:  # a flag was looked at above, whatever click calls its type
+        for v in (
+            () if getattr(p, "is_flag", False) else several
+        ):  # a flag was looked at above, whatever click calls its type
             wanted = _what_it_takes(p.type, v)
             if wanted:
                 raise ParameterError(f"{where}: {key} takes {wanted}, got {v!r}.")

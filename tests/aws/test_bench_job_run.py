@@ -83,7 +83,9 @@ class Instance:
 
     def die(self):
         """Power off: every process is gone at once, nothing is said, and EC2 knows it as terminated."""
-        for line in subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True).stdout.splitlines():
+        for line in subprocess.run(
+            ["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True
+        ).stdout.splitlines():
             pid, _, words = line.strip().partition(" ")
             if str(self.folder) in words and int(pid) != os.getpid():
                 os.kill(int(pid), signal.SIGKILL)

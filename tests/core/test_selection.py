@@ -114,7 +114,9 @@ def test_the_name_in_the_call_goes_before_the_session(fakes):
         assert choose(request(), ("numpy", {})).why == "named by backend="
 
 
-@pytest.mark.parametrize("wrong", [3, ("numpy",), ("numpy", {}, 1), [], object()], ids=["number", "one", "three", "list", "object"])
+@pytest.mark.parametrize(
+    "wrong", [3, ("numpy",), ("numpy", {}, 1), [], object()], ids=["number", "one", "three", "list", "object"]
+)
 def test_backend_takes_a_name_or_a_pair(wrong):
     with pytest.raises(ParameterError, match=r"a name or \(name, options\)"):
         choose(request(), wrong)

@@ -182,7 +182,9 @@ def test_checksums_of_parts_make_up_that_of_the_whole(tmp_path, double, format):
     with pytest.raises(errors.ParameterError, match="do not make up its 8 time slices"):
         check_gauge_parts(path, parts[:2])
     raw = bytearray(path.read_bytes())
-    where = _open(path, format, None).offset + 4 * double.geometry.spatial_volume * (288 if format == "milc" else 576) + 6
+    where = (
+        _open(path, format, None).offset + 4 * double.geometry.spatial_volume * (288 if format == "milc" else 576) + 6
+    )
     raw[where] ^= 1  # a low bit in slice 4, so that the links stay in SU(3)
     path.write_bytes(raw)
     damaged = [read_gauge_part(path, *between, check_links=False) for between in ((0, 2), (2, 5), (5, 8))]

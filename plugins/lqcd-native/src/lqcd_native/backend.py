@@ -259,7 +259,9 @@ class NativeBackend:
         layout = self._layout(request.geometry, request.precision, FULL)
         cost = tune.cost(layout, request.n_rhs, 12 if self._two_rows else 18, 2)
         solves = "; runs whole solves itself" if request.precision.name in ("double", "single") else ""
-        return f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}{solves}"
+        return (
+            f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}{solves}"
+        )
 
 
 class SlabHop:

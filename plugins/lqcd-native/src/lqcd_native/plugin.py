@@ -41,7 +41,16 @@ INFO = BackendInfo(
     name="native",
     load="lqcd_native.backend:NativeBackend",
     precisions={"double", "single", "half", "bf16", "fixed16"},
-    features={"even_odd", "site_diagonal", "fused_dirac", "fused_blas", "exact_slices", "device_solve", "gauge", "halo"},
+    features={
+        "even_odd",
+        "site_diagonal",
+        "fused_dirac",
+        "fused_blas",
+        "exact_slices",
+        "device_solve",
+        "gauge",
+        "halo",
+    },
     rank=100,
     accepts=_accepts,
     options={
