@@ -22,6 +22,20 @@ from .exact import NUMBERS, limb_sums
 SWAP = tuple(i ^ 1 for i in range(32))
 
 
+def at(tensor, pattern, terms):
+    """An access at a sum of index times stride, indices being integers or loop variables."""
+    offset, moving = 0, None
+    for index, stride in terms:
+        if isinstance(index, int):
+            offset += index * stride
+        else:
+            part = index * stride
+            moving = part if moving is None else moving + part
+    if moving is None:
+        return tensor.ap(pattern, offset)
+    return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)
+
+
 class _View:
     """A vector cut into tiles of [partitions, width]; ``tensor`` true for layout B."""
 
@@ -32,16 +46,7 @@ class _View:
         """Tile i (of right-hand side b) in HBM."""
         row = self.tiles * self.width
         terms = ((i, self.width), (b, self.p * row))
-        offset, moving = 0, None
-        for index, stride in terms:
-            if isinstance(index, int):
-                offset += index * stride
-            else:
-                moving = index * stride if moving is None else moving + index * stride
-        pattern = [[row, self.p], [1, self.width]]
-        if moving is None:
-            return vector.ap(pattern, offset)
-        return vector.ap(pattern, offset, moving, None, len(vector.shape) - 1)
+        return at(vector, [[row, self.p], [1, self.width]], terms)
 
     def every(self, body):
         """body(b, i) for each tile; in layout B a tile holds all right-hand sides and b is 0."""

@@ -22,7 +22,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .blas_kernels import meet, real_inner
+from .blas_kernels import at, meet, real_inner
 
 SHIFTS = ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, -1), (3, 1), (3, -1))
 BANK = 512
@@ -67,23 +67,9 @@ def sweep(extent, low, high, body, pairs):
         body(Slice(i, extent, i % 2 == 1, i))
 
 
-def at(tensor, pattern, terms):
-    """An access at a sum of index times stride, indices being integers or loop variables."""
-    offset, moving = 0, None
-    for index, stride in terms:
-        if isinstance(index, int):
-            offset += index * stride
-        else:
-            part = index * stride
-            moving = part if moving is None else moving + part
-    if moving is None:
-        return tensor.ap(pattern, offset)
-    return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)
-
-
-def _apply(
-    psi, chi, links, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, form, dagger, per_site
-):
+def _apply(psi, chi, links, diagonal, scalars, out, form, dagger, lattice):
+    inner, rows, nodes, slots, parity, generation = lattice
+    per_site = diagonal is not None and diagonal.shape[1] > 1  # else one block for all sites: the twist
     t, z, y, x = inner
     n, sub = slots
     stride, rows_k, columns = 128 // (4 if generation >= 3 else 2), 24 * sub, 24 * sub
@@ -281,120 +267,75 @@ def _apply(
     )  # fmt: skip
 
 
+def _applied(psi, chi, links, diagonal, scalars, form, dagger, lattice):
+    """A fresh vector in device memory with the result; ``lattice`` is how the vectors lie (see layout.py)."""
+    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
+    _apply(psi, chi, links, diagonal, scalars, out, form, dagger, lattice)
+    return out
+
+
 @nki.jit
 def hop(psi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
     """H psi, or H^dagger psi."""
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    _apply(psi, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "hop", dagger, False)
-    return out
+    return _applied(psi, None, links, None, scalars, "hop", dagger, (inner, rows, nodes, slots, parity, generation))
 
 
 @nki.jit
 def dirac(psi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
     """s psi - H psi on the full lattice."""
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    _apply(psi, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, False)
-    return out
+    return _applied(psi, None, links, None, scalars, "dirac", dagger, (inner, rows, nodes, slots, parity, generation))
 
 
 @nki.jit
 def dirac_blocks(psi, links, diagonal, scalars, inner, rows, nodes, slots, parity, generation, dagger):
     """A psi - H psi on the full lattice; ``diagonal`` holds a block per site, or one for all (the twist)."""
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    per_site = diagonal.shape[1] > 1
-    _apply(
-        psi,
-        None,
-        links,
-        diagonal,
-        scalars,
-        out,
-        inner,
-        rows,
-        nodes,
-        slots,
-        parity,
-        generation,
-        "dirac",
-        dagger,
-        per_site,
+    return _applied(
+        psi, None, links, diagonal, scalars, "dirac", dagger, (inner, rows, nodes, slots, parity, generation)
     )
-    return out
 
 
 @nki.jit
 def close(psi, chi, links, scalars, inner, rows, nodes, slots, parity, generation, dagger):
     """s chi - H psi, chi on the target's parity and psi on the other."""
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    _apply(psi, chi, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", dagger, False)
-    return out
+    return _applied(psi, chi, links, None, scalars, "dirac", dagger, (inner, rows, nodes, slots, parity, generation))
 
 
 @nki.jit
 def close_blocks(psi, chi, links, diagonal, scalars, inner, rows, nodes, slots, parity, generation, dagger):
     """A chi - H psi with blocks."""
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    per_site = diagonal.shape[1] > 1
-    _apply(
-        psi,
-        chi,
-        links,
-        diagonal,
-        scalars,
-        out,
-        inner,
-        rows,
-        nodes,
-        slots,
-        parity,
-        generation,
-        "dirac",
-        dagger,
-        per_site,
+    return _applied(
+        psi, chi, links, diagonal, scalars, "dirac", dagger, (inner, rows, nodes, slots, parity, generation)
     )
-    return out
 
 
 @nki.jit
 def site_term(chi, scalars, inner, rows, nodes, slots, parity, generation):
     """s chi."""
-    out = nl.ndarray(chi.shape, chi.dtype, nl.shared_hbm)
-    _apply(chi, chi, None, None, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, False)
-    return out
+    return _applied(chi, chi, None, None, scalars, "diag", False, (inner, rows, nodes, slots, parity, generation))
 
 
 @nki.jit
 def site_term_blocks(chi, diagonal, scalars, inner, rows, nodes, slots, parity, generation):
     """A chi with blocks."""
-    out = nl.ndarray(chi.shape, chi.dtype, nl.shared_hbm)
-    per_site = diagonal.shape[1] > 1
-    _apply(
-        chi, chi, None, diagonal, scalars, out, inner, rows, nodes, slots, parity, generation, "diag", False, per_site
-    )
-    return out
+    return _applied(chi, chi, None, diagonal, scalars, "diag", False, (inner, rows, nodes, slots, parity, generation))
 
 
-def _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
-    """M^dagger M psi, A = s: the vector between stays in device memory."""
-    middle = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)  # the other core writes its half
-    out = nl.ndarray(psi.shape, psi.dtype, nl.shared_hbm)
-    _apply(
-        psi, None, links, None, scalars, middle, inner, rows, nodes, slots, parity, generation, "dirac", False, False
-    )
+def _normal(psi, links, scalars, lattice):
+    """M^dagger M psi, A = s: the vector between stays in device memory, where the other core writes its half."""
+    middle = _applied(psi, None, links, None, scalars, "dirac", False, lattice)
     meet(middle)
-    _apply(middle, None, links, None, scalars, out, inner, rows, nodes, slots, parity, generation, "dirac", True, False)
-    return out
+    return _applied(middle, None, links, None, scalars, "dirac", True, lattice)
 
 
 @nki.jit
 def normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation):
     """M^dagger M psi in one launch, A = s."""
-    return _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation)
+    return _normal(psi, links, scalars, (inner, rows, nodes, slots, parity, generation))
 
 
 @nki.jit
 def normal_inner(psi, links, scalars, scale, inner, rows, nodes, slots, parity, generation, plan):
     """M^dagger M psi, and limb sums of Re psi^dagger M^dagger M psi."""
-    out = _normal(psi, links, scalars, inner, rows, nodes, slots, parity, generation)
+    out = _normal(psi, links, scalars, (inner, rows, nodes, slots, parity, generation))
     meet(out)
     return out, real_inner(psi, out, scale, plan)

@@ -19,7 +19,7 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 
-from .blas_kernels import meet, real_inner
+from .blas_kernels import at, meet, real_inner
 
 # Per direction t, z, y, x: row s of the upper right block of gamma as (column, real part, imaginary part); the lower left
 # block is its conjugate transpose. DeGrand-Rossi basis.
@@ -61,20 +61,6 @@ def in_pairs(n, body):
     else:
         for i in range(n):
             body(i, i % 2)
-
-
-def at(tensor, pattern, terms):
-    """An access at a sum of index times stride, indices being integers or loop variables."""
-    offset, moving = 0, None
-    for index, stride in terms:
-        if isinstance(index, int):
-            offset += index * stride
-        else:
-            part = index * stride
-            moving = part if moving is None else moving + part
-    if moving is None:
-        return tensor.ap(pattern, offset)
-    return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)
 
 
 class _Tile:
