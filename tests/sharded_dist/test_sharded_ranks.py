@@ -15,7 +15,7 @@ import ranks_script
 
 import lqcd_core as lqcd
 from lqcd_core.errors import ParameterError
-from lqcd_core.registry import REGISTRY
+from lqcd_core.registry import Registry
 
 torch_distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
 pytestmark = pytest.mark.skipif(
@@ -120,16 +120,17 @@ def test_a_rank_that_is_not_like_the_others_is_refused(case, words, tmp_path):
         assert "RankMismatch" in text and all(word in text for word in words), text
 
 
+# A registry of its own: the process-wide one keeps instances by options, and here the launch changes within a process.
 def test_shards_must_be_the_ranks_that_were_launched(monkeypatch):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
     with pytest.raises(ParameterError, match="shards=3 asked for, but 2 ranks were launched"):
-        REGISTRY.load("sharded", {"inner": "numpy", "shards": 3})
+        Registry().load("sharded", {"inner": "numpy", "shards": 3})
 
 
 def test_without_a_launch_ranks_are_refused_with_the_reason(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    instance = REGISTRY.load("sharded", {"inner": "numpy", "executor": "torch.distributed"}).instance
+    instance = Registry().load("sharded", {"inner": "numpy", "executor": "torch.distributed"}).instance
     assert not hasattr(instance, "team")  # one rank: the inner backend itself
     assert os.environ.get("RANK") is None
