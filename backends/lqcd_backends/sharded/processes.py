@@ -31,7 +31,7 @@ from lqcd_core.errors import BackendUnavailable
 
 from .faces import SharedFaces
 from .shard import Shard
-from .team import Failed, Team, WorkerError
+from .team import CommandedTeam, Failed, WorkerError
 
 SMALL = 4096
 """Bytes of arrays that still go inside a message: far below what a pipe holds."""
@@ -39,7 +39,7 @@ START = 120.0
 """Seconds that a worker may take to start and load the inner backend."""
 
 
-class ProcessTeam(Team):
+class ProcessTeam(CommandedTeam):
     """See the module.
 
     Parameters

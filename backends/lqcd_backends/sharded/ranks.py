@@ -142,9 +142,7 @@ class RankTeam(Team):
     def call(self, command: str, *arguments, reply_bytes: list[int] | None = None) -> list:
         with self.lock:
             self._alive()
-            freed = []
-            while self.freed:
-                freed.append(self.freed.popleft())
+            freed = self._forgotten()
             mine = tuple(a.values[self.rank] if isinstance(a, Each) else a for a in arguments)
             self._count(command, arguments)
             try:
@@ -164,11 +162,7 @@ class RankTeam(Team):
                 raise
             if command not in ANSWERING:
                 return [None] * self.shards
-            answers = dict(enumerate(self.exchange(command, answer)))
-            failed = [k for k, a in answers.items() if isinstance(a, Failed)]
-            if failed:
-                self._raise(command, failed, answers)
-            return [answers[k] for k in range(self.shards)]
+            return self._answers(command, dict(enumerate(self.exchange(command, answer))))
 
     def agree(self, what: str, facts: Mapping[str, Any]) -> None:
         self.agree_values(what, self.exchange("facts", dict(facts)))
@@ -311,12 +305,6 @@ class RankTeam(Team):
 
     def name_of(self, rank: int) -> str:
         return self.names[rank]
-
-    def _send(self, rank: int, message: tuple, reply_bytes: int) -> None:
-        raise NotImplementedError("ranks are not sent commands: each runs the script")
-
-    def _receive(self, waiting: set[int], timeout: float) -> dict[int, Any]:
-        raise NotImplementedError("ranks are not sent commands: each runs the script")
 
 
 def _leave_at_exit(team: RankTeam):

@@ -49,7 +49,7 @@ class Failed:
 
 
 class Team(abc.ABC):
-    """Workers that do the same command at once. Subclasses say how commands and answers travel.
+    """Workers that do the same command at once: of one process that commands them, or ranks that each run the script.
 
     Parameters
     ----------
@@ -74,14 +74,6 @@ class Team(abc.ABC):
     # -- for subclasses -----------------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _send(self, rank: int, message: tuple, reply_bytes: int) -> None:
-        """Give a rank a command; ``reply_bytes`` is the room its answer needs."""
-
-    @abc.abstractmethod
-    def _receive(self, waiting: set[int], timeout: float) -> dict[int, Any]:
-        """Answers that arrived within the time, by rank; none means that time ran out. Raises WorkerError if one died."""
-
-    @abc.abstractmethod
     def close(self) -> None:
         """Stop the workers."""
 
@@ -94,6 +86,7 @@ class Team(abc.ABC):
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
+    @abc.abstractmethod
     def call(self, command: str, *arguments, reply_bytes: list[int] | None = None) -> list:
         """Run a command on every rank; the answers by rank.
 
@@ -102,48 +95,20 @@ class Team(abc.ABC):
         WorkerError
             If the team is stopped, or had to be.
         """
-        with self.lock:
-            if self.stopped:
-                raise WorkerError(f"this team of workers was stopped: {self.stopped} Bind the operator again.")
-            freed = []
-            while self.freed:
-                freed.append(self.freed.popleft())
-            try:
-                for rank in range(self.shards):
-                    mine = tuple(a.values[rank] if isinstance(a, Each) else a for a in arguments)
-                    self._send(rank, (freed, command, mine), reply_bytes[rank] if reply_bytes else 0)
-                answers = self._gather(command)
-            except BaseException as error:
-                reason = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__} during {command!r}."
-                self._stop(reason)
-                raise
-            failed = [rank for rank in range(self.shards) if isinstance(answers[rank], Failed)]
-            if failed:
-                self._raise(command, failed, answers)
-            return [answers[rank] for rank in range(self.shards)]
 
-    def _gather(self, command: str) -> dict[int, Any]:
-        answers: dict[int, Any] = {}
-        waiting = set(range(self.shards))
-        deadline = time.monotonic() + self.timeout
-        while waiting:
-            got = self._receive(waiting, max(0.0, deadline - time.monotonic()))
-            if not got:
-                raise WorkerError(self._silent(command, waiting, answers))
-            answers.update(got)
-            waiting -= got.keys()
-            if any(isinstance(a, Failed) and isinstance(a.error, FaceError) for a in got.values()):
-                # Somebody waited for a face in vain. Whoever is still silent after a moment is the reason.
-                deadline = min(deadline, time.monotonic() + min(1.0, 0.1 * self.timeout))
-        return answers
+    def _forgotten(self) -> list[int]:
+        """Numbers of objects that nobody holds any more, each given once."""
+        out = []
+        while self.freed:
+            out.append(self.freed.popleft())
+        return out
 
-    def _silent(self, command: str, waiting: set[int], answers: dict[int, Any]) -> str:
-        who = ", ".join(self.name_of(rank) for rank in sorted(waiting))
-        said = "; ".join(f"rank {k}: {a.error}" for k, a in sorted(answers.items()) if isinstance(a, Failed))
-        return (
-            f"{who} gave no answer to {command!r} within the time-out of {self.timeout:g} s (option timeout)"
-            f"{'; ' + said if said else ''}."
-        )
+    def _answers(self, command: str, answers: Mapping[int, Any]) -> list:
+        """Answers by rank, if none of them is a failure."""
+        failed = [rank for rank in range(self.shards) if isinstance(answers[rank], Failed)]
+        if failed:
+            self._raise(command, failed, answers)
+        return [answers[rank] for rank in range(self.shards)]
 
     def _raise(self, command: str, failed: list[int], answers: dict[int, Any]) -> None:
         # A face that did not come is a consequence; the error to show is the one that came first.
@@ -182,6 +147,57 @@ class Team(abc.ABC):
         return Remote(self, next(self.numbers))
 
 
+class CommandedTeam(Team):
+    """Workers that wait for commands of one process. Subclasses say how commands and answers travel."""
+
+    @abc.abstractmethod
+    def _send(self, rank: int, message: tuple, reply_bytes: int) -> None:
+        """Give a rank a command; ``reply_bytes`` is the room its answer needs."""
+
+    @abc.abstractmethod
+    def _receive(self, waiting: set[int], timeout: float) -> dict[int, Any]:
+        """Answers that arrived within the time, by rank; none means that time ran out. Raises WorkerError if one died."""
+
+    def call(self, command: str, *arguments, reply_bytes: list[int] | None = None) -> list:
+        with self.lock:
+            if self.stopped:
+                raise WorkerError(f"this team of workers was stopped: {self.stopped} Bind the operator again.")
+            freed = self._forgotten()
+            try:
+                for rank in range(self.shards):
+                    mine = tuple(a.values[rank] if isinstance(a, Each) else a for a in arguments)
+                    self._send(rank, (freed, command, mine), reply_bytes[rank] if reply_bytes else 0)
+                answers = self._gather(command)
+            except BaseException as error:
+                reason = str(error) if isinstance(error, WorkerError) else f"{type(error).__name__} during {command!r}."
+                self._stop(reason)
+                raise
+            return self._answers(command, answers)
+
+    def _gather(self, command: str) -> dict[int, Any]:
+        answers: dict[int, Any] = {}
+        waiting = set(range(self.shards))
+        deadline = time.monotonic() + self.timeout
+        while waiting:
+            got = self._receive(waiting, max(0.0, deadline - time.monotonic()))
+            if not got:
+                raise WorkerError(self._silent(command, waiting, answers))
+            answers.update(got)
+            waiting -= got.keys()
+            if any(isinstance(a, Failed) and isinstance(a.error, FaceError) for a in got.values()):
+                # Somebody waited for a face in vain. Whoever is still silent after a moment is the reason.
+                deadline = min(deadline, time.monotonic() + min(1.0, 0.1 * self.timeout))
+        return answers
+
+    def _silent(self, command: str, waiting: set[int], answers: dict[int, Any]) -> str:
+        who = ", ".join(self.name_of(rank) for rank in sorted(waiting))
+        said = "; ".join(f"rank {k}: {a.error}" for k, a in sorted(answers.items()) if isinstance(a, Failed))
+        return (
+            f"{who} gave no answer to {command!r} within the time-out of {self.timeout:g} s (option timeout)"
+            f"{'; ' + said if said else ''}."
+        )
+
+
 class Remote:
     """An object that lives in the workers under a number; when this goes, it goes."""
 
@@ -195,7 +211,7 @@ class Remote:
             self.team.freed.append(self.number)
 
 
-class ThreadTeam(Team):
+class ThreadTeam(CommandedTeam):
     """Workers as threads of this process, with one instance of the inner backend.
 
     A thread cannot be stopped from outside: one that hangs is left behind (as a daemon, so the program can end).

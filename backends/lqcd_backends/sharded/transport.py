@@ -198,8 +198,8 @@ def _bounded(function: Callable[[], Any], seconds: float) -> None:
     def run() -> None:
         try:
             function()
-        except Exception:
-            return  # the store, or who kept it, is gone: there is nobody to tell
+        except Exception:  # the store, or who kept it, is gone: there is nobody to tell
+            return
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
