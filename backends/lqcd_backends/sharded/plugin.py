@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from lqcd_core import BackendInfo, hookimpl
 from lqcd_core.backend import Option
 
+from ..options import one_of, whole
+
 EXECUTORS = ("auto", "threads", "processes", "torch.distributed", "mpi")
 REDUCTIONS = ("exact", "fast")
 
@@ -25,14 +27,7 @@ def _inner(value) -> str | None:
     return "must be the name of a backend, or (name, options)"
 
 
-def _shards(value) -> str | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return None
-    return "must be a whole number of at least 1, or None for one a usable core (one a rank under a launcher)"
-
-
-def _one_of(names: tuple[str, ...]):
-    return lambda value: None if value in names else f"must be one of {', '.join(map(repr, names))}"
+_shards = whole(1, none="one a usable core (one a rank under a launcher)")
 
 
 def _timeout(value) -> str | None:
@@ -56,10 +51,10 @@ INFO = BackendInfo(
             "'threads' in this process, 'processes' on this host, 'torch.distributed' or 'mpi' over the ranks of a "
             "launch; 'auto' takes what torchrun or mpirun started, else threads",
             "auto",
-            _one_of(EXECUTORS),
+            one_of(*EXECUTORS),
         ),
         "reductions": Option(
-            "'exact': the same bits for any number of shards; 'fast': one number a shard", "exact", _one_of(REDUCTIONS)
+            "'exact': the same bits for any number of shards; 'fast': one number a shard", "exact", one_of(*REDUCTIONS)
         ),
         "timeout": Option("seconds after which a worker that does not answer counts as hung", 300.0, _timeout),
     },
@@ -83,7 +78,7 @@ NEURON = BackendInfo(
         "shards": Option("slabs of the lattice, at least 1; None takes one a visible NeuronCore", None, _shards),
         "executor": Option(
             "'processes' on this host, or 'torch.distributed' or 'mpi' over the ranks of a launch; 'auto' takes what "
-            "launched the script, else processes", "auto", _one_of(("auto", *EXECUTORS[2:])),
+            "launched the script, else processes", "auto", one_of("auto", *EXECUTORS[2:]),
         ),
     },
     summary="`sharded` over the NeuronCores of this host, one process a core; not yet run on hardware",

@@ -7,23 +7,13 @@ import re
 from lqcd_core import BackendInfo, hookimpl
 from lqcd_core.backend import Option
 
-
-def _threads(value) -> str | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return None
-    return "must be a whole number of at least 1, or None for torch's own setting"
+from ..options import whole
 
 
 def _device(value) -> str | None:
     if isinstance(value, str) and re.fullmatch(r"cpu|cuda(:\d+)?", value):
         return None
     return "must be 'cpu', 'cuda' or 'cuda:N'"
-
-
-def _chunk(value) -> str | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return None
-    return "must be a whole number of at least 1, or None for the backend's own choice"
 
 
 INFO = BackendInfo(
@@ -35,10 +25,16 @@ INFO = BackendInfo(
     rank=10,
     options={
         "threads": Option(
-            "threads of torch in this process, at least 1; None leaves torch's setting alone", None, _threads
+            "threads of torch in this process, at least 1; None leaves torch's setting alone",
+            None,
+            whole(1, none="torch's own setting"),
         ),
         "device": Option("'cpu', 'cuda' or 'cuda:N'", "cpu", _device),
-        "chunk": Option("sites x right-hand sides worked on at a time, at least 1; None chooses", None, _chunk),
+        "chunk": Option(
+            "sites x right-hand sides worked on at a time, at least 1; None chooses",
+            None,
+            whole(1, none="the backend's own choice"),
+        ),
     },
     summary="cache-blocked real arithmetic, differentiable; any Nc, any extents, every precision but fixed16",
 )

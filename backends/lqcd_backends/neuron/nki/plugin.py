@@ -5,7 +5,7 @@ from __future__ import annotations
 from lqcd_core import BackendInfo, hookimpl
 from lqcd_core.backend import Option
 
-from ..traced.plugin import _flag, _one_of, _path, _whole
+from ...options import flag, one_of, path, whole
 
 
 def _accepts(request) -> str | None:
@@ -37,16 +37,16 @@ INFO = BackendInfo(
     options={
         "formulation": Option(
             "'vector' (kernel A, few right-hand sides), 'tensor' (kernel B, many), or 'auto' by the cost model", "auto",
-            _one_of("auto", "vector", "tensor"),
+            one_of("auto", "vector", "tensor"),
         ),
-        "route": Option("'libnrt' (every chip) or 'torch' (native tensors, Trn2 and Trn3)", "libnrt", _one_of("libnrt", "torch")),
-        "core": Option("index of the logical core among the visible ones, at least 0", 0, _whole(0)),
+        "route": Option("'libnrt' (every chip) or 'torch' (native tensors, Trn2 and Trn3)", "libnrt", one_of("libnrt", "torch")),
+        "core": Option("index of the logical core among the visible ones, at least 0", 0, whole(0)),
         "target": Option(
-            "compiler target: 'trn1', 'inf2', 'trn2' or 'trn3'; None: that of this machine", None, _one_of(None, "trn1", "inf2", "trn2", "trn3")
+            "compiler target: 'trn1', 'inf2', 'trn2' or 'trn3'; None: that of this machine", None, one_of(None, "trn1", "inf2", "trn2", "trn3")
         ),
-        "lnc": Option("physical cores per logical one that is expected, 1 or 2; None: as the runtime is set", None, _whole(1, 2, none=True)),
-        "asynchronous": Option("schedule launches (nrta_*) and wait only for numbers", False, _flag),
-        "python": Option("interpreter of the compiler's environment; None: $LQCD_NEURON_PYTHON, else this one", None, _path),
+        "lnc": Option("physical cores per logical one that is expected, 1 or 2; None: as the runtime is set", None, whole(1, 2, none=True)),
+        "asynchronous": Option("schedule launches (nrta_*) and wait only for numbers", False, flag),
+        "python": Option("interpreter of the compiler's environment; None: $LQCD_NEURON_PYTHON, else this one", None, path),
         "nki_version": Option("NKI release that must be found, such as '0.7'; None: the one the kernels are written for", None, _release),
         "compile_timeout": Option("seconds for one kernel, above 0", 3600.0, _seconds),
     },
