@@ -9,6 +9,7 @@ import lqcd_core as lqcd
 from lqcd_core.bench import machine
 from lqcd_core.bench.case import Case, bound, noise, prepare
 from lqcd_core.errors import LQCDError
+from lqcd_core.machine import usable_processors
 from lqcd_core.precision import as_precision
 
 BACKENDS = ["numpy", "torch", "native"]
@@ -37,12 +38,12 @@ def skip(reason: str):
 
 def threads_of(word: str) -> int:
     """The number that a word of THREADS stands for."""
-    return 1 if word == "one" else machine.processors()
+    return 1 if word == "one" else usable_processors()
 
 
 def choice_of(backend: str, word: str):
     """``backend=`` with its number of threads; skips where that cannot be set, or would measure the same twice."""
-    if word == "all" and machine.processors() == 1:
+    if word == "all" and usable_processors() == 1:
         raise skip("one processor: the same as one thread")
     try:
         settable = "threads" in lqcd.backends()[backend].options
@@ -91,7 +92,7 @@ def median_seconds(function, rounds: int = 7) -> float:
 
 def limits_of_this_machine() -> dict:
     """Limits by number of threads, as quick measurements give them; for setup_cache."""
-    counts = sorted({1, machine.processors()})
+    counts = sorted({1, usable_processors()})
     one = machine.measure(1, budget=0.15)
     return {t: one if t == 1 else machine.measure(t, budget=0.15).at_least(one) for t in counts}
 

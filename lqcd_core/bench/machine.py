@@ -18,12 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from importlib import metadata
 from pathlib import Path
 
 import attrs
 import numpy as np
 
+from ..machine import usable_processors, versions
 from ..precision import Precision
 
 PACKAGES = ("lqcd-core", "lqcd-native", "numpy", "torch")
@@ -103,11 +103,6 @@ class Limits:
 # -- description -------------------------------------------------------------------------------------------------------
 
 
-def processors() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def caches() -> tuple[Cache, ...]:
     """Data caches of the first processor, the nearest first; empty if the system does not say."""
     found = []
@@ -151,12 +146,12 @@ def describe() -> dict[str, str]:
     levels = ", ".join(f"L{c.level} {bytes_text(c.bytes)}{' shared' if c.shared else ''}" for c in caches())
     return {
         "processor": _processor(),
-        "processors": f"{processors()} usable of {os.cpu_count()}",
+        "processors": f"{usable_processors()} usable of {os.cpu_count()}",
         "caches": levels or "unknown",
         "memory": "unknown" if total is None else bytes_text(total),
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "python": platform.python_version(),
-        "packages": ", ".join(f"{p} {v}" for p in PACKAGES if (v := _version(p))),
+        "packages": versions(PACKAGES),
     }
 
 
@@ -178,13 +173,6 @@ def _processor() -> str:
     known = sorted(set(re.findall(r"\b(?:a[vm]x(?:2|512f|512_bf16|_tile)|asimd|sve)\b", text)))
     family = f" (family {fields['cpu family']}, model {fields['model']})" if "cpu family" in fields else ""
     return f"{name}{family}{', ' if known else ''}{' '.join(known)}"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 # -- measurement -------------------------------------------------------------------------------------------------------
@@ -330,6 +318,6 @@ def _asked(backend: str, threads: int) -> Mapping:
 
 
 __all__ = [
-    "Cache", "Limit", "Limits", "best_seconds", "caches", "describe", "matrix_product_peak", "measure", "moment", "processors",
+    "Cache", "Limit", "Limits", "best_seconds", "caches", "describe", "matrix_product_peak", "measure", "moment",
     "sum_bandwidth", "working_sets",
 ]  # fmt: skip

@@ -90,7 +90,8 @@ def command(lattices, batches, backends, precisions, threads, operator, rounds, 
     backend: single (one right-hand side, one thread), batched (one thread), multicore (all threads). With --against, the ratio to
     another program instead, on --threads threads (1 if not given).
     """
-    from ..bench import machine, sweep
+    from ..bench import sweep
+    from ..machine import usable_processors
     from ..precision import as_precision
     from ..registry import REGISTRY
 
@@ -108,7 +109,7 @@ def command(lattices, batches, backends, precisions, threads, operator, rounds, 
     backends = backends or _present()
     plan = sweep.Plan(
         operator=operator, lattices=tuple(dict.fromkeys(map(tuple, lattices))), precisions=precisions, batches=batches, backends=backends,
-        threads=threads or (1 if against is not None else machine.processors()), rounds=rounds, seconds=seconds,
+        threads=threads or (1 if against is not None else usable_processors()), rounds=rounds, seconds=seconds,
     )  # fmt: skip
     for lattice in plan.lattices:
         from ..geometry import LatticeGeometry

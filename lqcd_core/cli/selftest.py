@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import attrs
 import click
 import numpy as np
 
+from ..machine import usable_processors, versions
 from .program import DONE, FAILED, LQCDCommand
 from .progress import Progress
 from .screen import as_json, bytes_text, facts, table
@@ -139,27 +139,16 @@ def _machine() -> dict[str, str]:
     total, free = total_memory(), available_memory()
     memory = "unknown" if total is None else f"{bytes_text(total)}, {bytes_text(free)} available"
     out = {
-        "packages": ", ".join(f"{p} {v}" for p in _PACKAGES if (v := _version(p))),
+        "packages": versions(_PACKAGES),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}, {sys.byteorder}-endian",
-        "processors": f"{_usable_processors()} usable of {os.cpu_count()}",
+        "processors": f"{usable_processors()} usable of {os.cpu_count()}",
         "memory": memory,
     }
     for name in _VARIABLES:
         if name in os.environ:
             out[name] = os.environ[name]
     return out
-
-
-def _usable_processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _backends(names, options) -> tuple[dict[str, Any], dict[str, str]]:

@@ -18,6 +18,7 @@ import numpy as np
 from ..errors import FileError, FileFormatError, GeometryError, ParameterError, TruncatedFileError
 from ..fields import last_row
 from ..geometry import LatticeGeometry
+from ..machine import version
 from .atomic import explain_os_error
 
 
@@ -238,12 +239,7 @@ def read_head(path, count: int) -> bytes:
 
 def program() -> str:
     """``lqcd_core`` and its version, for headers."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"lqcd_core {version('lqcd-core')}"
-    except PackageNotFoundError:
-        return "lqcd_core"
+    return " ".join(filter(None, ("lqcd_core", version("lqcd-core"))))
 
 
 def as_path(path) -> Path:

@@ -9,7 +9,6 @@ is computed. Everything else is done slab by slab (:mod:`.shard`), by threads or
 
 from __future__ import annotations
 
-import os
 import weakref
 import zlib
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ import numpy as np
 from lqcd_core.backend import DiracTerms, Handle, Links, SiteDiagonal, make_request
 from lqcd_core.errors import BackendUnavailable, ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
+from lqcd_core.machine import usable_processors
 from lqcd_core.precision import Precision
 from lqcd_core.registry import REGISTRY
 
@@ -76,15 +76,10 @@ def sharded(
                 f"leave shards out, or launch {shards} ranks."
             )
         shards = size
-    shards = usable_cores() if shards is None else shards
+    shards = usable_processors() if shards is None else shards
     if shards == 1:
         return REGISTRY.load(name, options).instance
     return ShardedBackend(name, options, shards, executor, reductions == "exact", float(timeout))
-
-
-def usable_cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ShardedBackend:
