@@ -8,16 +8,14 @@ row gives the median over rounds, with best and worst, and ratios are medians of
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-from ..errors import FileError, FileFormatError, ParameterError
+from ..errors import FileFormatError, ParameterError
+from ..io.lines import LineFile, read_lines
 from ..precision import as_precision
 from ..registry import REGISTRY
 from . import machine
@@ -202,36 +200,24 @@ def measure_limits(threads: int, budget: float, backends: Sequence[str]) -> Limi
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-class Record:
-    """The file of a sweep: a line on the machine, then a line per row, each on the disk before the next is measured."""
+@contextlib.contextmanager
+def record(path, head: Mapping[str, Any] | None) -> Iterator[LineFile | None]:
+    """The file of a sweep: a line on the machine, then a line per row, each on the disk before the next is measured.
 
-    def __init__(self, path):
-        self.path = Path(path)
-
-    def start(self, head: Mapping[str, Any]) -> None:
-        """A new file with its first line."""
-        self._write({"format": FORMAT, "kind": "machine", **head}, "w")
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        """One more line."""
-        self._write(row, "a")
-
-    def _write(self, line: Mapping[str, Any], mode: str) -> None:
-        try:
-            with open(self.path, mode, encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise FileError(f"cannot write {str(self.path)!r}: {error.strerror}; name another file.") from error
-
-    def cut(self) -> None:
-        """Drop a last line that a kill left unfinished."""
-        data = self.path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        if whole != data:
-            with open(self.path, "r+b") as file:
-                file.truncate(len(whole))
+    Parameters
+    ----------
+    path
+        The file; without one there is no record, and None is given.
+    head
+        What the first line of a new file says; None goes on in an old one.
+    """
+    if not path:
+        yield None
+        return
+    with LineFile(path, new=head is not None) as lines:
+        if head is not None:
+            lines.append({"format": FORMAT, "kind": "machine", **head})
+        yield lines
 
 
 def read(path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -242,28 +228,16 @@ def read(path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     FileError, FileFormatError
         If it cannot be read, or is no record of a sweep.
     """
-    try:
-        data = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise FileError(f"cannot read {str(path)!r}: {error.strerror}.") from error
-    except UnicodeDecodeError:
-        raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': it is not text.") from None
-    lines = []
-    for number, line in enumerate(data[: data.rfind("\n") + 1].splitlines(), start=1):
-        try:
-            lines.append(json.loads(line))
-            good = "kind" in lines[-1] and (number > 1 or lines[0].get("format") == FORMAT)
-        except (ValueError, AttributeError, TypeError):
-            good = False
-        if not good:
-            what = (
-                f"it has no {FORMAT!r} on its first line"
-                if number == 1
-                else f"line {number} is damaged; remove that line"
-            )
-            raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': {what}.")
+    lines = read_lines(path)
+    what = None
     if not lines:
-        raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': it holds no whole line.")
+        what = "it holds no whole line"
+    elif lines[0].get("format") != FORMAT:
+        what = f"it has no {FORMAT!r} on its first line"
+    elif not all("kind" in line for line in lines):
+        what = "a line does not say what kind it is"
+    if what:
+        raise FileFormatError(f"{str(path)!r} is no record of 'lqcd bench': {what}.")
     return lines[0], [line for line in lines[1:] if line["kind"] == "row"]
 
 
@@ -302,4 +276,4 @@ def check_same(head: Mapping[str, Any], wanted: Mapping[str, Any], path) -> None
         )
 
 
-__all__ = ["COLUMNS", "FORMAT", "Plan", "Record", "Sweep", "begun", "check_same", "key_of", "measure_limits", "read"]
+__all__ = ["COLUMNS", "FORMAT", "Plan", "Sweep", "begun", "check_same", "key_of", "measure_limits", "read", "record"]

@@ -5,7 +5,6 @@ done, the final file made in one step, settings compared before anything is call
 
 * :mod:`.plan` -- the plan file, and the tasks that follow from it
 * :mod:`.task` -- one task, where Ray runs it
-* :mod:`.manifest` -- what ran where, and the results, a line each
 * :mod:`.driver` -- who runs when: Ray, retries, the end
 
 Ray is imported when a campaign runs, never before.

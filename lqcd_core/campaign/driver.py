@@ -1,8 +1,9 @@
 """Who runs when: the tasks of a plan on Ray, until each is done or has a reason why not.
 
-The driver alone writes the manifest and the results. A task whose worker dies (killed, out of memory, its host gone) runs
-again, as often as the plan allows, and goes on from the columns that it had saved; a task that ends with an error of its own
-would end so again, and does not. Whatever is not done when the driver ends, however it ends, is done by the next one.
+The driver alone writes ``manifest.jsonl``, a line for every start and every end of a task, and ``results.jsonl``, one for
+every finished task. A task whose worker dies (killed, out of memory, its host gone) runs again, as often as the plan
+allows, and goes on from the columns that it had saved; a task that ends with an error of its own would end so again, and does
+not. Whatever is not done when the driver ends, however it ends, is done by the next one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import attrs
 
 from ..errors import BackendUnavailable, ParameterError, how_to_install
 from ..io.atomic import replacing_path
-from .manifest import LineFile
+from ..io.lines import LineFile
 from .plan import RAY_NAMES, Plan, Task
 
 POLL = 0.5

@@ -94,6 +94,7 @@ def command(lattices, batches, backends, precisions, threads, operator, rounds, 
     from ..machine import usable_processors
     from ..precision import as_precision
     from ..registry import REGISTRY
+    from .outputs import check_outputs
 
     precisions = tuple(as_precision(p).name for p in precisions)
     for name in backends or ():
@@ -106,6 +107,8 @@ def command(lattices, batches, backends, precisions, threads, operator, rounds, 
         raise ParameterError("--work and --rate-pattern say how to read a foreign program: name it with --against.")
     if output and not resume and not force and Path(output).exists() and Path(output).stat().st_size:
         raise ParameterError(f"{output!r} is there already: --resume goes on in it, --force replaces it.")
+    if output:
+        check_outputs([output], [])
     backends = backends or _present()
     plan = sweep.Plan(
         operator=operator, lattices=tuple(dict.fromkeys(map(tuple, lattices))), precisions=precisions, batches=batches, backends=backends,
@@ -143,7 +146,6 @@ def _sweep(plan, limit_seconds, output, resume, baseline, plot) -> int:
     from .screen import plain
 
     earlier = {sweep.key_of(r): r for r in sweep.read(baseline)[1]} if baseline else {}
-    record = sweep.Record(output) if output else None
     head = {
         "machine": machine.describe(), **machine.moment(), "command": ["lqcd", *sys.argv[1:]],
         "settings": {
@@ -154,16 +156,14 @@ def _sweep(plan, limit_seconds, output, resume, baseline, plot) -> int:
     if resume and sweep.begun(output):
         before, rows = sweep.read(output)
         sweep.check_same(before, head, output)
-        record.cut()
         head = before
         limits = {int(t): machine.Limits.from_plain(v) for t, v in head["limits"].items()}
-    if limits is None:
+    begins = limits is None
+    if begins:
         counts = sorted({1, plan.threads})
         limits = {t: sweep.measure_limits(t, limit_seconds, plan.backends) for t in counts}
         limits[plan.threads] = limits[plan.threads].at_least(limits[1])
         head["limits"] = {str(t): plain(attrs.asdict(v)) for t, v in limits.items()}
-        if record:
-            record.start(head)
     counted = work(plan.operator)
     facts([
         *((f"{k}", v) for k, v in head["machine"].items()), ("date", head["date"]), ("load", head["load"]),
@@ -178,13 +178,13 @@ def _sweep(plan, limit_seconds, output, resume, baseline, plot) -> int:
     print(table.header(plan.backends, plan.threads), flush=True)
     done, said, previous = {sweep.key_of(r): r for r in rows}, set(), None
     rows, failed = [], False
-    with sweep.Sweep(plan, limits) as measuring:
+    with sweep.Sweep(plan, limits) as measuring, sweep.record(output, head if begins else None) as record:
         for lattice, precision, batch in plan.rows():
             row = done.get((plan.operator, lattice, precision, batch))
             if row is None:
                 row = plain(measuring.row(lattice, precision, batch))
                 if record:
-                    record.add(row)
+                    record.append(row)
             if previous not in (None, lattice):
                 print(table.separator(plan.backends))
             previous = lattice
@@ -224,7 +224,6 @@ def _against(plan, text, work, pattern, unit, output) -> int:
             f"--against compares one lattice, one precision and one batch, got {len(rows)} combinations."
         )
     (lattice, precision, batch) = rows[0]
-    record = sweep.Record(output) if output else None
     head = {
         "machine": machine.describe(),
         **machine.moment(),
@@ -232,43 +231,42 @@ def _against(plan, text, work, pattern, unit, output) -> int:
         "settings": {},
         "limits": {},
     }
-    if record:
-        record.start(head)
     how = f"{work:g} GFLOP over its wall time" if pattern is None else f"{pattern!r} in its output, {unit}"
     facts(
         [*head["machine"].items(), ("date", head["date"]), ("load", head["load"]), ("foreign", text), ("its rate", how)]
     )
-    for backend in plan.backends:
-        case = Case(
-            operator=plan.operator,
-            lattice=lattice,
-            precision=precision,
-            n_rhs=batch,
-            backend=backend,
-            threads=plan.threads,
-        )
-
-        def heard(k, ours, theirs, backend=backend):
-            print(
-                f"{backend} round {k + 1}: ours {ours:.3g}, foreign {theirs:.3g} GFLOP/s, ratio {ours / theirs:.3g}",
-                flush=True,
+    with sweep.record(output, head) as record:
+        for backend in plan.backends:
+            case = Case(
+                operator=plan.operator,
+                lattice=lattice,
+                precision=precision,
+                n_rhs=batch,
+                backend=backend,
+                threads=plan.threads,
             )
 
-        try:
-            found = pair(case, foreign, plan.rounds, plan.seconds, heard)
-        except (WorkerLost, ForeignError) as error:
-            remark(f"{backend}: {error}")
-            return FAILED
-        low, high = min(found.ratios), max(found.ratios)
-        print(
-            f"{backend}, {plan.operator}, {'x'.join(map(str, lattice))} {precision}, {batch} right-hand side{'s' if batch > 1 else ''}, "
-            f"{plan.threads} thread{'s' if plan.threads > 1 else ''}: ratio {found.ratio:.3g} ({low:.3g} to {high:.3g}) over {plan.rounds} paired rounds"
-        )
-        if record:
-            record.add(plain({
-                "kind": "against", "case": attrs.asdict(case), "foreign": attrs.asdict(foreign), "ours": found.ours,
-                "theirs": found.theirs, "ratio": found.ratio, "ratio_range": [low, high], **machine.moment(),
-            }))  # fmt: skip
+            def heard(k, ours, theirs, backend=backend):
+                print(
+                    f"{backend} round {k + 1}: ours {ours:.3g}, foreign {theirs:.3g} GFLOP/s, ratio {ours / theirs:.3g}",
+                    flush=True,
+                )
+
+            try:
+                found = pair(case, foreign, plan.rounds, plan.seconds, heard)
+            except (WorkerLost, ForeignError) as error:
+                remark(f"{backend}: {error}")
+                return FAILED
+            low, high = min(found.ratios), max(found.ratios)
+            print(
+                f"{backend}, {plan.operator}, {'x'.join(map(str, lattice))} {precision}, {batch} right-hand side{'s' if batch > 1 else ''}, "
+                f"{plan.threads} thread{'s' if plan.threads > 1 else ''}: ratio {found.ratio:.3g} ({low:.3g} to {high:.3g}) over {plan.rounds} paired rounds"
+            )
+            if record:
+                record.append(plain({
+                    "kind": "against", "case": attrs.asdict(case), "foreign": attrs.asdict(foreign), "ours": found.ours,
+                    "theirs": found.theirs, "ratio": found.ratio, "ratio_range": [low, high], **machine.moment(),
+                }))  # fmt: skip
     return DONE
 
 

@@ -334,12 +334,16 @@ def test_a_damaged_line_is_named_and_a_torn_first_line_is_begun_again(lqcd, tmp_
     path = tmp_path / "rows.jsonl"
     words = ("bench", "--backends", "numpy", "--lattice", "2x2x2x2", "--batch", "1", "--precision", "double", "--rounds", "1",
              "--seconds", "0.01", "--limit-seconds", "0.01", "--threads", "1", "-o", path)  # fmt: skip
+    lqcd(*words[:-1], tmp_path / "nowhere" / "rows.jsonl", code=2)
     path.write_text('{"format": "lqcd-be')
     lqcd(*words, "--resume")
     whole = path.read_text()
     assert len(whole.splitlines()) == 2
     path.write_text(whole + "garbage\n")
-    assert "line 3 is damaged" in lqcd(*words, "--resume", code=2).stderr
+    assert "line 3 of" in (said := lqcd(*words, "--resume", code=2).stderr) and "remove the line" in said
+    for other in ('{"kind": "row"}\n', whole + "{}\n"):
+        path.write_text(other)
+        assert "no record of 'lqcd bench'" in lqcd(*words, "--resume", code=2).stderr
     path.write_text(whole)
     assert "rounds (1 there, 2 here)" in lqcd(*words, "--resume", "--rounds", "2", code=2).stderr
     assert "made anew" in lqcd(*words, "--resume", "--against", "true", "--work", "1", code=2).stderr

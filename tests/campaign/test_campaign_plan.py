@@ -7,9 +7,9 @@ import os
 import pytest
 
 from lqcd_core.campaign.driver import check_capacity
-from lqcd_core.campaign.manifest import LineFile
 from lqcd_core.campaign.plan import make_plan, propagator_words, read_plan
 from lqcd_core.errors import FileError, FileFormatError, LQCDError, ParameterError, UnknownOptionError
+from lqcd_core.io.lines import LineFile
 
 pytest.importorskip("click", reason="the plan takes options of the command")
 pytest.importorskip("rich", reason="the command needs rich")
