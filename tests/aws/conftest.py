@@ -106,25 +106,3 @@ def mailbox(account):
 
     yield read
     sns.unsubscribe(SubscriptionArn=subscribed)
-
-
-@pytest.fixture
-def lqcd():
-    """Run ``lqcd WORDS`` in this process; the result has exit_code, stdout, stderr."""
-    from click.testing import CliRunner
-
-    from lqcd_core.cli.program import program
-
-    try:
-        runner = CliRunner(mix_stderr=False)
-    except TypeError:  # newer click always keeps them apart
-        runner = CliRunner()
-
-    def run(*words, code=0):
-        result = runner.invoke(program, [str(w) for w in words])
-        assert result.exit_code == code, (
-            f"code {result.exit_code}\n{result.stdout}\n{result.stderr}\n{result.exception!r}"
-        )
-        return result
-
-    return run

@@ -99,20 +99,14 @@ def test_a_process_that_dies_ends_the_wait():
         _answer(multiprocessing.get_context("spawn").Queue(), [types.SimpleNamespace(exitcode=-9)])
 
 
-def test_the_command_prints_the_prediction_as_table_and_json():
-    testing = pytest.importorskip("click.testing", reason="the command needs click")
-    from lqcd_core.cli.program import program
-
-    runner = testing.CliRunner()
+def test_the_command_prints_the_prediction_as_table_and_json(lqcd):
     words = ["plan", "--scaling", "--lattice", "8x8x8x8", "--site-ns", "100", "--latency-us", "5"]
-    out = runner.invoke(program, words)
-    assert out.exit_code == 0 and "weak scaling of 8x8x8x8" in out.output
-    points = json.loads(runner.invoke(program, [*words, "--json"]).output)["points"]
+    assert "weak scaling of 8x8x8x8" in lqcd(*words).output
+    points = json.loads(lqcd(*words, "--json").output)["points"]
     assert [p["hosts"] for p in points] == [1, 2, 4, 8, 16, 32, 64]
-    assert runner.invoke(program, ["plan", "--scaling"]).exit_code == 2
-    assert runner.invoke(program, ["plan"]).exit_code == 2
-    assert runner.invoke(program, [*words, "--measure"]).exit_code == 2
-    out = runner.invoke(program, ["plan", "--scaling", "--measure", "--command-us", "1"])
-    assert out.exit_code == 2 and "go with --site-ns" in out.output
-    assert runner.invoke(program, ["plan", "--scaling", "--site-ns", "-1"]).exit_code == 2
-    assert runner.invoke(program, ["plan", "--scaling", "--site-ns", "1", "--lattice", "8x8"]).exit_code == 2
+    lqcd("plan", "--scaling", code=2)
+    lqcd("plan", code=2)
+    lqcd(*words, "--measure", code=2)
+    assert "go with --site-ns" in lqcd("plan", "--scaling", "--measure", "--command-us", "1", code=2).output
+    lqcd("plan", "--scaling", "--site-ns", "-1", code=2)
+    lqcd("plan", "--scaling", "--site-ns", "1", "--lattice", "8x8", code=2)

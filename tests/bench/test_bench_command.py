@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -156,7 +155,7 @@ def test_ratios_are_medians_of_each_rounds_own(tmp_path):
     )
 
 
-def test_a_killed_sweep_keeps_its_rows_and_goes_on(lqcd, tmp_path):
+def test_a_killed_sweep_keeps_its_rows_and_goes_on(lqcd, start_lqcd, tmp_path):
     path = tmp_path / "a.jsonl"
     words = [
         "bench",
@@ -167,9 +166,7 @@ def test_a_killed_sweep_keeps_its_rows_and_goes_on(lqcd, tmp_path):
         "-o",
         str(path),
     ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", "from lqcd_core.cli import main; main()", *words], stdout=subprocess.DEVNULL
-    )
+    process = start_lqcd(*words)
     end = time.monotonic() + 120
     while not (path.exists() and path.read_text().count("\n") >= 3):
         assert time.monotonic() < end and process.poll() is None

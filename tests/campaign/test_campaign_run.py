@@ -139,24 +139,10 @@ batch = 1
 
 
 @pytest.fixture
-def driver(folder):
+def driver(start_lqcd, folder):
     """Start ``lqcd campaign`` as a process of its own, with one worker at a time."""
     (folder / "plan.toml").write_text(PLAN)
-    started = []
-
-    def start():
-        process = subprocess.Popen(
-            [sys.executable, "-c", "from lqcd_core.cli import main; main()", "campaign", str(folder / "plan.toml"), "--num-cpus", "1"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1", MARK: str(folder)},
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    return lambda: start_lqcd("campaign", folder / "plan.toml", "--num-cpus", 1, env={MARK: str(folder)})
 
 
 MARK = "LQCD_TEST_CAMPAIGN"

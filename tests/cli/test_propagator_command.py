@@ -73,15 +73,10 @@ def bigger(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(bigger, tmp_path_factory):
+def undisturbed(lqcd, bigger, tmp_path_factory):
     """The run that nobody disturbs."""
-    from click.testing import CliRunner
-
-    from lqcd_core.cli.program import program
-
     path = tmp_path_factory.mktemp("undisturbed") / "prop.h5"
-    words = ["propagator", bigger, *SLOW, "-o", path]
-    assert CliRunner().invoke(program, [str(w) for w in words]).exit_code == 0
+    lqcd("propagator", bigger, *SLOW, "-o", path)
     return path
 
 
