@@ -20,6 +20,7 @@ import attrs
 
 from .backend import BackendInfo, BoundBackend, Request, SupportsGauge
 from .errors import BackendUnavailable, LQCDError, NoBackendError, ParameterError, UnknownBackendError
+from .precision import PRECISIONS
 from .registry import REGISTRY, rank
 
 VARIABLE = "LQCD_BACKEND"
@@ -225,9 +226,11 @@ def choose(request: Request, backend=None) -> Choice:
                 return Choice(REGISTRY.load(named.name, named.options), f"named by {named.by}")
             except BackendUnavailable as error:
                 reason = str(error)
+        else:
+            reason = _with_what_is_missing(info, named, reason)
         raise BackendUnavailable(
-            f"backend {named.name!r} (named by {named.by}) cannot run {request}: {reason.rstrip('.')}. "
-            "Nothing falls back in silence: change the request, or name another backend (`lqcd backends` lists them)."
+            f"backend {named.name!r} (named by {named.by}) cannot run {request}: {_ended(reason)} Nothing falls back in silence: "
+            f"change the request{_other_precision(info, request)}, or name another backend (`lqcd backends` lists them)."
         )
     rejected: list[tuple[str, str]] = []
     for name, reason in _candidates(request):
@@ -284,6 +287,27 @@ def _record_of(named: Named) -> BackendInfo:
         raise UnknownBackendError(f"{error} (It was named by {named.by}.)") from None
 
 
+def _with_what_is_missing(info: BackendInfo, named: Named, reason: str) -> str:
+    """The record's reason, after what this machine lacks: a new request alone would not help where a driver is missing."""
+    if info.wraps:  # starting one may start processes, for an error message alone
+        return reason
+    try:
+        REGISTRY.load(named.name, named.options)
+    except BackendUnavailable as error:
+        return f"{_ended(str(error))} Besides, it {reason}"
+    except LQCDError:  # options that do not go together: said once the request is one that it can serve
+        pass
+    return reason
+
+
+def _other_precision(info: BackendInfo, request: Request) -> str:
+    """What to ask for instead of a precision that a backend has not: the widest it has. Empty if it has the one asked for."""
+    if request.precision.name in info.precisions:
+        return ""
+    widest = next(name for name in PRECISIONS if name in info.precisions)
+    return f" (precision={widest!r} is the widest that it has)"
+
+
 def _candidates(request: Request):
     records = REGISTRY.records()
     for name in rank(request, records, preferred_backends()):
@@ -292,7 +316,12 @@ def _candidates(request: Request):
 
 def _table(title: str, rows) -> str:
     width = max((len(n) for n, _ in rows), default=0)
-    return "\n".join([title, *(f"  {n:<{width}}  {reason}." for n, reason in rows)])
+    return "\n".join([title, *(f"  {n:<{width}}  {_ended(reason)}" for n, reason in rows)])
+
+
+def _ended(reason: str) -> str:
+    """A reason with one full stop: backends give clauses and whole sentences."""
+    return reason.rstrip().rstrip(".") + "."
 
 
 @attrs.frozen
@@ -341,6 +370,8 @@ def explain_request(request: Request, backend=None, start_all: bool = False) -> 
                 reason = str(error)
         elif reason is None:
             note = " as far as its record tells (not started)"
+        elif is_named:
+            reason = _with_what_is_missing(records[name], named, reason)
         if reason is not None:
             rows.append((name, reason))
         elif wanted:

@@ -33,6 +33,10 @@ def unavailable(**options):
     raise BackendUnavailable("no NeuronCore visible")
 
 
+def sentence(**options):
+    raise BackendUnavailable("Three things are missing: a, b and c. ")
+
+
 class Fake:
     def space(self, geometry, precision, n_rhs=1, parity=None):
         raise NotImplementedError
@@ -61,6 +65,8 @@ class Plugin:
             BackendInfo(name="fast", load=f"{__name__}:Fake", rank=800, **common),
             BackendInfo(name="late", load=f"{__name__}:spy", rank=-900, **common),
             BackendInfo(name="executor", load=f"{__name__}:Fake", rank=1000, wraps=True, **common),
+            BackendInfo(name="hermit", load=f"{__name__}:unavailable", rank=1001, wraps=True, **common),
+            BackendInfo(name="talker", load=f"{__name__}:sentence", rank=850, **common),
         ]
 
 
@@ -106,6 +112,27 @@ def test_a_named_backend_that_cannot_serve_is_an_error_with_its_reason(fakes):
         choose(request("single"))
     with pytest.raises(BackendUnavailable, match="no NeuronCore visible"):
         WilsonDirac(mass=0.1).bind(U, backend="absent")
+
+
+def test_what_the_machine_lacks_is_said_before_what_the_request_asks_too_much(fakes):
+    for call in (lambda: choose(request("single"), "absent"), lambda: choose(request("single", n_rhs=3), "absent")):
+        with pytest.raises(BackendUnavailable) as caught:
+            call()
+        text = str(caught.value)
+        assert text.index("no NeuronCore visible. Besides, it has no single precision (has double).") > 0
+        assert text.index("falls back in silence") < text.index("precision='double' is the widest that it has")
+    with pytest.raises(BackendUnavailable) as caught:  # it starts: nothing is missing but the precision
+        choose(request("single"), "fast")
+    assert "Besides" not in str(caught.value) and "precision='double'" in str(caught.value)
+    with pytest.raises(BackendUnavailable) as caught:  # the precision is not at fault
+        choose(request(features=frozenset({"autograd"})), "absent")
+    assert "lacks autograd" in str(caught.value) and "precision=" not in str(caught.value)
+
+
+def test_an_executor_is_not_started_to_learn_what_else_is_wrong(fakes):
+    with pytest.raises(BackendUnavailable, match="has no single precision") as caught:
+        choose(request("single"), "hermit")
+    assert "no NeuronCore" not in str(caught.value)
 
 
 def test_the_name_in_the_call_goes_before_the_session(fakes):
@@ -330,6 +357,19 @@ def test_explain_says_what_choose_would_do(fakes):
 def test_explain_starts_nothing_behind_the_chosen_one(fakes):
     assert "not started" in dict(explain_request(request()).rows)["late"] and not STARTED
     assert "not started" not in dict(explain_request(request(), start_all=True).rows)["late"] and STARTED == ["spy"]
+
+
+def test_every_reason_ends_with_one_full_stop(fakes):
+    told = explain_request(request(), start_all=True)
+    assert dict(told.rows)["talker"].endswith("c. ")  # as the backend said it
+    assert all(line.endswith(".") and not line.endswith("..") for line in str(told).splitlines()[1:])
+    with pytest.raises(BackendUnavailable, match=r"b and c\. Nothing"):
+        choose(request(), "talker")
+
+
+def test_explain_of_a_named_backend_says_what_the_machine_lacks_too(fakes):
+    row = dict(explain_request(request("single"), "absent").rows)["absent"]
+    assert row == "no NeuronCore visible. Besides, it has no single precision (has double)"
 
 
 def test_explain_with_a_named_backend(fakes):
