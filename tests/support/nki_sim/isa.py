@@ -226,6 +226,22 @@ def _result(where, res, partitions):
         )
 
 
+def _reduced(dst, res, unit, command, op):
+    """What an instruction with a reduction writes, and how it stores a value: in ``dst``, its reduction in ``res`` if there is one.
+
+    ``always``: the engine's registers take the reduction without a ``res`` too.
+    """
+
+    def store(env, value, always=False, start=None, negate=False):
+        put(dst, env, value)
+        if res is not None or always:
+            total = _accumulate(env, unit, command, op, value, start)
+            if res is not None:
+                put(res, env, -total if negate else total)
+
+    return [dst] + ([res] if res is not None else []), store
+
+
 # -- questions ------------------------------------------------------------------------------------------------------------
 
 
@@ -838,17 +854,16 @@ def scalar_tensor_tensor(dst, data, op0, operand0, op1, operand1, reverse0=False
     elif reduce_op is not ...:
         refuse(where, "reduce_op without reduce_res", operators.label(reduce_op), "reduce_res as well")
 
+    writes, store = _reduced(dst, reduce_res, "vector", reduce_cmd, reduce_op)
+
     def run(env):
         a, b = float_operand(data, env), _column_value(operand0, env, data.ndim)
         f0, f1 = operators.binary(op0._nki), operators.binary(op1._nki)
         value = f0(b, a) if reverse0 else f0(a, b)
         c = float_operand(operand1, env)
         value = f1(c, value) if reverse1 else f1(value, c)
-        put(dst, env, value)
-        if reduce_res is not None:
-            put(reduce_res, env, _accumulate(env, "vector", reduce_cmd, reduce_op, value))
+        store(env, value)
 
-    writes = [dst] + ([reduce_res] if reduce_res is not None else [])
     return _emit(
         where,
         "vector",
@@ -884,15 +899,13 @@ def tensor_scalar_reduce(dst, data, op0, operand0, reduce_op, reduce_res=None, r
     )
     _result(where, reduce_res, data.shape[0])
 
+    writes, store = _reduced(dst, reduce_res, "vector", reduce_cmd, reduce_op)
+
     def run(env):
         a, b, f = float_operand(data, env), _column_value(operand0, env, data.ndim), operators.binary(op0._nki)
         value = f(b, a) if reverse0 else f(a, b)
-        put(dst, env, value)
-        total = _accumulate(env, "vector", reduce_cmd, reduce_op, value, reduce_init)
-        if reduce_res is not None:
-            put(reduce_res, env, -total if reduce_res_negate else total)
+        store(env, value, always=True, start=reduce_init, negate=reduce_res_negate)
 
-    writes = [dst] + ([reduce_res] if reduce_res is not None else [])
     return _emit(where, "vector", run, writes, [data, operand0], _vector_cycles(elements(dst), 1, [dst, data]))
 
 
@@ -1084,6 +1097,8 @@ def activation(
     function = operators.unary(op._nki)
     limits = operators.RANGES.get(op._nki)
 
+    writes, store = _reduced(dst, reduce_res, unit, reduce_cmd, reduce_op)
+
     def run(env):
         x = float_operand(data, env)
         if not (isinstance(scale, float) and scale == 1.0):
@@ -1096,11 +1111,8 @@ def activation(
             bad = size[(size < np.float32(low)) | (size > np.float32(high))]
             require(bad.size == 0, where, f"argument of nl.{op._nki}", bad[:3].tolist(), (low, high))
         value = function(x)
-        put(dst, env, value)
-        if reduce_res is not None:
-            put(reduce_res, env, _accumulate(env, unit, reduce_cmd, reduce_op, value))
+        store(env, value)
 
-    writes = [dst] + ([reduce_res] if reduce_res is not None else [])
     return _emit(where, unit, run, writes, [data, bias, scale], _cycles(unit, elements(dst), 1, [dst, data]))
 
 
@@ -1215,14 +1227,13 @@ def select_reduce(
     _enum(where, "reduce_cmd", reduce_cmd, _reduce_cmd)
     _result(where, reduce_res, dst.shape[0])
 
+    writes, store = _reduced(dst, reduce_res, "vector", reduce_cmd, reduce_op)
+
     def run(env):
         chosen = (predicate._array(env) != 0) ^ bool(reverse_pred)
         value = np.where(chosen, float_operand(on_true, env), _column_value(on_false, env, dst.ndim))
-        put(dst, env, value)
-        if reduce_res is not None:
-            put(reduce_res, env, _accumulate(env, "vector", reduce_cmd, reduce_op, value))
+        store(env, value)
 
-    writes = [dst] + ([reduce_res] if reduce_res is not None else [])
     return _emit(
         where,
         "vector",
