@@ -161,23 +161,26 @@ def test_astronomic_extents_are_refused_without_allocation(tmp_path):
     tracemalloc.stop()
 
 
+def refused_with(field, path, old, new, words):
+    """A file with one text of its header changed is refused in these words."""
+    whole = write_gauge(field, path).read_bytes()
+    assert old in whole
+    path.write_bytes(whole.replace(old, new))
+    with pytest.raises(errors.FileFormatError, match=words):
+        read_gauge(path)
+
+
 def test_header_without_an_end_or_a_key(tmp_path, field):
-    path = write_gauge(field, tmp_path / "a.nersc")
-    raw = path.read_bytes()
     for old, new, words in (
         (b"END_HEADER", b"END_HEEDER", "no END_HEADER"),
         (b"FLOATING_POINT", b"FLOATING_PAINT", "lacks FLOATING_POINT"),
         (b"IEEE64BIG", b"IEEE80BIG", "IEEE80BIG"),
         (b"4D_SU3_GAUGE_3x3", b"4D_SU3_SPINOR   ", "DATATYPE"),
     ):
-        path.write_bytes(raw.replace(old, new))
-        with pytest.raises(errors.FileFormatError, match=words):
-            read_gauge(path)
+        refused_with(field, tmp_path / "a.nersc", old, new, words)
 
 
 def test_ildg_records_that_contradict_each_other(tmp_path, field):
-    path = write_gauge(field, tmp_path / "a.ildg")
-    raw = path.read_bytes()
     for old, new, words in (
         (b"<precision>64</precision>", b"<precision>32</precision>", "contradict"),
         (b"<lx>4</lx>", b"<lx>8</lx>", "contradict"),
@@ -185,9 +188,7 @@ def test_ildg_records_that_contradict_each_other(tmp_path, field):
         (b"su3gauge", b"fermions", "fermions"),
         (b"<lt>4</lt>", b"<lT>4</lT>", "lacks lt"),
     ):
-        path.write_bytes(raw.replace(old, new))
-        with pytest.raises(errors.FileFormatError, match=words):
-            read_gauge(path)
+        refused_with(field, tmp_path / "a.ildg", old, new, words)
 
 
 def test_format_asked_for_is_held_against_the_content(tmp_path, field):
