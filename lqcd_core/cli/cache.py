@@ -1,7 +1,7 @@
 """``lqcd cache``: what backends keep on disk between runs, and how to be rid of it.
 
 A cache is a folder ``$XDG_CACHE_HOME/lqcd/<name>``, or the one that ``LQCD_<NAME>_CACHE`` names. An entry is a folder with a
-file ``entry.json`` in it; nothing else is ever removed.
+file ``entry.json`` in it; beside entries only what a killed process left is removed (:mod:`lqcd_core.io.unfinished`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json as json_module
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 
@@ -59,19 +58,24 @@ def command(action, name, older, json):
 
     A program that runs meanwhile is not disturbed: it has read its entry whole, and makes a missing one again.
     """
+    from ..io.unfinished import hide_and_remove, remove_unfinished
+
     known = caches()
     if name is not None and name not in known:
         raise click.UsageError(f"there is no cache {name!r}; there are: {', '.join(known) or 'none'}")
-    rows, now = [], time.time()
+    rows, left, now = [], 0, time.time()
     for key, root in known.items():
         if name in (None, key):
             for folder in entries(root):
                 row = _describe(key, folder, root)
                 if now - row["created"] >= 86400 * older:
                     rows.append((row, folder))
+            if action == "clear":
+                holds_locks = sorted({root, *(lock.parent for lock in root.rglob(".*.lock"))})
+                left += sum(len(remove_unfinished(folder, 86400 * older)) for folder in holds_locks)
     if action == "clear":
         for _, folder in rows:
-            _remove(folder)
+            hide_and_remove(folder)
     if json:
         as_json([row for row, _ in rows])
         return DONE
@@ -81,18 +85,9 @@ def command(action, name, older, json):
             (r["cache"], r["entry"], bytes_text(r["bytes"]), time.strftime("%Y-%m-%d %H:%M", time.localtime(r["created"])))
             for r, _ in rows
         ])  # fmt: skip
-    print(f"{len(rows)} entries, {bytes_text(total)}{' removed' if action == 'clear' else ''}")
+    unfinished = f", and {left} left unfinished by killed processes" if left else ""
+    print(f"{len(rows)} entries, {bytes_text(total)}{' removed' if action == 'clear' else ''}{unfinished}")
     return DONE
-
-
-def _remove(folder: Path) -> None:
-    """Out of sight by one rename, then away: a reader never meets half an entry."""
-    gone = folder.with_name(f".{folder.name}.gone.{os.getpid()}")
-    try:
-        os.replace(folder, gone)
-    except FileNotFoundError:  # somebody else was faster
-        return
-    shutil.rmtree(gone, ignore_errors=True)
 
 
 __all__ = ["caches", "command", "entries"]

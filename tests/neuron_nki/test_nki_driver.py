@@ -21,6 +21,7 @@ from lqcd_backends.neuron.nki.neff import read_header  # noqa: E402
 from test_nrt_runtime import arrays, executor_of, spec_of  # noqa: E402
 
 from lqcd_core.errors import ParameterError  # noqa: E402
+from lqcd_core.io.unfinished import locked, remove_unfinished  # noqa: E402
 
 
 @pytest.fixture
@@ -177,7 +178,8 @@ def compile_slowly(self, spec, folder, *rest, **more):
     print("compiling", flush=True)
     time.sleep(600)
 driver.Compiler.compile = compile_slowly
-driver.KernelStore(driver.Compiler("trn2"), "STAND-IN").neff(spec_of())
+options = {name: int(value) for name, _, value in (a.partition("=") for a in sys.argv[3:])}
+driver.KernelStore(driver.Compiler("trn2"), "STAND-IN").neff(spec_of("passed", **options) if options else spec_of())
 """
 
 
@@ -195,9 +197,51 @@ def test_a_process_killed_while_it_compiles_leaves_neither_lock_nor_half_a_kerne
     assert store.compiled == 1 and read_header(neff)
     again = driver.KernelStore(driver.Compiler("trn2"), "STAND-IN")
     assert again.neff(spec_of()) == neff and (again.compiled, again.found) == (0, 1)
+    assert not half[0].parent.exists()  # went with the compilation that came next
     assert not any(
         "half.neff" in (f / RECORD).read_text() for f in half[0].parent.parent.glob("*") if (f / RECORD).is_file()
     )
+
+
+def test_what_a_killed_process_left_goes_and_what_a_living_one_fills_stays(here):
+    """Two processes compile two kernels; one is killed. The command and another kernel's compilation take its folder only."""
+    pytest.importorskip("click")
+    command = [sys.executable, "-c", KILLED, str(SUPPORT), str(Path(__file__).parent)]
+    living = subprocess.Popen([*command, "factor=7"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert living.stdout.readline() == "compiling\n"
+        (works,) = (here / "cache").rglob("half.neff")
+        for remove in ("clear", "compile"):
+            with subprocess.Popen([*command, "factor=8"], stdout=subprocess.PIPE, text=True) as victim:
+                try:
+                    assert victim.stdout.readline() == "compiling\n"
+                finally:
+                    victim.kill()
+            (left,) = {*(here / "cache").rglob("half.neff")} - {works}
+            if remove == "clear":
+                clear = [sys.executable, "-c", "from lqcd_core.cli import main; main()", "cache", "clear", "neuron"]
+                old = subprocess.run([*clear, "--older", "1"], capture_output=True, text=True, env=dict(os.environ))
+                assert old.returncode == 0 and "unfinished" not in old.stdout and left.exists()  # not a day old
+                done = subprocess.run(clear, capture_output=True, text=True, env=dict(os.environ))
+                assert done.returncode == 0 and "1 left unfinished" in done.stdout, done.stderr
+            else:
+                driver.KernelStore(driver.Compiler("trn2"), "STAND-IN").neff(spec_of())
+            assert not left.parent.exists() and works.exists()
+    finally:
+        living.kill()
+        living.communicate()
+
+
+def test_folders_that_are_no_work_of_a_cache_stay(tmp_path):
+    for name in (".a.b", "plain", ".git", ".k.work", ".k"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".k.lock").touch()
+    with locked(tmp_path, "k"):  # held by this very process
+        assert remove_unfinished(tmp_path) == []
+    assert remove_unfinished(tmp_path, older=60) == []
+    assert remove_unfinished(tmp_path) == [tmp_path / ".k.work"]
+    assert {p.name for p in tmp_path.iterdir()} == {".a.b", "plain", ".git", ".k", ".k.lock"}
+    assert remove_unfinished(tmp_path / "none") == []
 
 
 def test_the_cache_command_sees_and_clears_kernels(here):

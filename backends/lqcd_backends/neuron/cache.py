@@ -2,7 +2,8 @@
 
 An entry is a folder named by the digest of its key. It appears whole, by one rename of a folder made beside it, so a
 reader sees all of it or nothing. A lock per key (``flock``, released by the system when its holder dies) keeps two
-processes from compiling one thing twice. ``entry.json`` holds the key in full and a digest of every file; an entry whose
+processes from compiling one thing twice, and tells the work of a living process from what a killed one left, which goes
+with the next compilation. ``entry.json`` holds the key in full and a digest of every file; an entry whose
 files do not match is put away and made again.
 """
 
@@ -15,9 +16,10 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from lqcd_core.io.unfinished import locked, remove_unfinished
 
 VARIABLE = "LQCD_NEURON_CACHE"
 """Environment variable that names the folder."""
@@ -67,7 +69,8 @@ class Cache:
         if self._whole(final, key):
             return final, True
         self.folder.mkdir(parents=True, exist_ok=True)
-        with self._locked(digest):
+        remove_unfinished(self.folder)  # of processes that were killed while they compiled
+        with locked(self.folder, digest):
             if self._whole(final, key):
                 return final, True
             work = Path(tempfile.mkdtemp(prefix=f".{digest}.", dir=self.folder))
@@ -104,15 +107,6 @@ class Cache:
             return all(_file_digest(folder / name) == digest for name, digest in record["files"].items())
         except (OSError, ValueError, KeyError, AttributeError):
             return False
-
-    @contextmanager
-    def _locked(self, digest: str) -> Iterator[None]:
-        import fcntl
-
-        # The lock file stays: removing it would let two processes hold locks on two files of one name.
-        with open(self.folder / f".{digest}.lock", "a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
 
 
 def _file_digest(path: Path) -> str:
