@@ -439,6 +439,24 @@ class SupportsSlices(Protocol):
 
 
 @runtime_checkable
+class SupportsFusedSlices(Protocol):
+    """On a Space: the updates of :class:`SupportsFusedBLAS` with the norm left in time slices, for sums over shards.
+
+    Slices are shape ``(n, T)`` float64 and obey the rule of :class:`SupportsSlices`: no bit depends on layout, threads, shards
+    or batch.
+    """
+
+    def norm2_slices(self, x: Handle) -> np.ndarray:
+        """|x|^2 over each time slice."""
+
+    def axpy_norm2_slices(self, a, x: Handle, y: Handle) -> tuple[Handle, np.ndarray]:
+        """(y + a x, its norm2 by slices); consumes y."""
+
+    def cg_update_slices(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
+        """(x + a p, r - a Ap, norm2 of the new r by slices); consumes x and r."""
+
+
+@runtime_checkable
 class SupportsColumns(Protocol):
     """On a resizable Space: columns leave and come back, so that a converged one stops costing."""
 

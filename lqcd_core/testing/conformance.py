@@ -126,6 +126,12 @@ class SlicesConformance(_Conformance):
     groups, must_implement = ("exact_slices",), True
 
 
+class FusedSlicesConformance(_Conformance):
+    """The laws of SupportsFusedSlices."""
+
+    groups, must_implement = ("fused_slices",), True
+
+
 class ColumnsConformance(_Conformance):
     """The laws of SupportsColumns."""
 

@@ -37,6 +37,7 @@ from ..backend import (
     SupportsGauge,
     SupportsHalo,
     SupportsSiteDiagonal,
+    SupportsFusedSlices,
     SupportsSlices,
     digest_of,
     make_request,
@@ -205,6 +206,7 @@ GROUPS: dict[str, tuple[Any, str]] = {
     "fused_dirac": (SupportsFusedDirac, "backend"),
     "fused_blas": (SupportsFusedBLAS, "space"),
     "exact_slices": (SupportsSlices, "space"),
+    "fused_slices": (SupportsFusedSlices, "space"),
     "columns": (SupportsColumns, "space"),
     "conversion": (SupportsConversion, "space"),
     "arrays": (SupportsArrays, "space"),
@@ -949,6 +951,37 @@ def slices_sum_to_the_inner_product(case: Case) -> None:
     for n in range(case.n_rhs):
         alone = one.inner_slices(one.pack(a[n : n + 1]), one.pack(b[n : n + 1]))
         same_bits(alone[0], got[n], f"slices of column {n} alone")
+
+
+@law("fused_slices")
+def fused_slices_agree_with_axpy(case: Case) -> None:
+    """The sliced updates leave axpy's vectors and the new one's norm by slices; a column's bits do not depend on its batch."""
+    space, one = case.space(), case.space(n_rhs=1)
+    p, ap, x, r = (case.spinors(seed) for seed in (2, 3, 4, 5))
+    shape, a = (case.n_rhs, case.lattice[0]), np.linspace(-1, 1, case.n_rhs) + 0.5
+
+    def norms(vector, got, what):
+        assert got.shape == shape and got.dtype == np.float64, f"{what}: {got.shape} {got.dtype}"
+        squares = (np.abs(space.unpack(vector).astype(np.complex128)) ** 2).reshape(*shape, -1).sum(-1)
+        close(got, squares, 4 * case.precision.epsilon, f"{what}, a slice")
+        same_bits(space.norm2_slices(vector), got, f"{what} and norm2_slices of its vector")
+
+    hp, hap = space.pack(p), space.pack(ap)
+    y, axpy_slices = space.axpy_norm2_slices(a, hp, space.pack(r))
+    close(space.unpack(y), space.unpack(space.axpy(a, hp, space.pack(r))), case.tolerance(), "axpy_norm2_slices")
+    norms(y, axpy_slices, "axpy_norm2_slices")
+    new_x, new_r, cg_slices = space.cg_update_slices(a, hp, hap, space.pack(x), space.pack(r))
+    close(space.unpack(new_x), space.unpack(space.axpy(a, hp, space.pack(x))), case.tolerance(), "cg_update_slices, x")
+    close(
+        space.unpack(new_r), space.unpack(space.axpy(-a, hap, space.pack(r))), case.tolerance(), "cg_update_slices, r"
+    )
+    norms(new_r, cg_slices, "cg_update_slices")
+    same_bits(space.unpack(hp), case.stored(p), "p after cg_update_slices")
+    same_bits(space.unpack(hap), case.stored(ap), "A p after cg_update_slices")
+    for n in range(case.n_rhs):
+        column = [one.pack(v[n : n + 1]) for v in (p, ap, x, r)]
+        *_, alone = one.cg_update_slices(a[n], *column)
+        same_bits(alone[0], cg_slices[n], f"slices of column {n} alone")
 
 
 @law("columns")

@@ -253,6 +253,17 @@ class FullLoopbackSpace(LoopbackSpace):
             out[:, slices[s]] += by_site[s]
         return out
 
+    def norm2_slices(self, x: Handle) -> np.ndarray:
+        return self.inner_slices(x, x).real.copy()
+
+    def axpy_norm2_slices(self, a, x: Handle, y: Handle) -> tuple[Handle, np.ndarray]:
+        new = self.axpy(a, x, y)
+        return new, self.norm2_slices(new)
+
+    def cg_update_slices(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
+        new_x, new_r, _ = self.cg_update(a, p, ap, x, r)
+        return new_x, new_r, self.norm2_slices(new_r)
+
     def take(self, x: Handle, columns: Sequence[int]) -> Handle:
         return self.seal(self.open(x)[..., list(columns)].copy())
 

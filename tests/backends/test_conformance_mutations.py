@@ -70,6 +70,7 @@ OPTIONAL_FAULTS = {
     "Schur complement of the other form": {"fused_operators_agree_with_derived"},
     "residual updated with the wrong sign": {"fused_updates_agree_with_axpy"},
     "norm before the update": {"fused_updates_agree_with_axpy"},
+    "slices of the residual before the update": {"fused_slices_agree_with_axpy"},
     "solution of half the source": {"device_solve_reaches_its_target"},
     "plaquettes of one plane twice": {"gauge_kernels_agree_with_the_formulas"},
     "numbers in the description": {"description_is_plain_data"},
@@ -263,6 +264,12 @@ class FaultyFullSpace(FullLoopbackSpace):
             before = self.norm2(r)
             return *super().cg_update(a, p, ap, x, r)[:2], before
         return super().cg_update(a, p, ap, x, r)
+
+    def cg_update_slices(self, a, p, ap, x, r):
+        if self.fault == "slices of the residual before the update":
+            before = self.norm2_slices(r)
+            return *super().cg_update_slices(a, p, ap, x, r)[:2], before
+        return super().cg_update_slices(a, p, ap, x, r)
 
 
 class FaultyOptionalBackend(SolvingLoopbackBackend):

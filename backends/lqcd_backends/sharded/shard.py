@@ -19,6 +19,7 @@ from lqcd_core.backend import (
     SupportsConversion,
     SupportsEvenOdd,
     SupportsFusedHalo,
+    SupportsFusedSlices,
     SupportsHalo,
     SupportsSiteDiagonal,
     SupportsSlices,
@@ -194,6 +195,10 @@ class Shard:
         return parts
 
     def axpy_norm2(self, space: int, exact: bool, new: int, a, x: int, y: int) -> np.ndarray:
+        o, inside = self.objects, self.objects[space].space
+        if exact and isinstance(inside, SupportsFusedSlices):
+            o[new], slices = inside.axpy_norm2_slices(a, o[x], o.pop(y))
+            return self._seen(slices)
         self.axpy(space, new, a, x, y)
         return self.inner(space, exact, new, new)
 
@@ -201,6 +206,9 @@ class Shard:
         self, space: int, exact: bool, new_x: int, new_r: int, a, p: int, ap: int, x: int, r: int
     ) -> np.ndarray:
         o, v = self.objects, self.objects[space]
+        if exact and isinstance(v.space, SupportsFusedSlices):
+            o[new_x], o[new_r], slices = v.space.cg_update_slices(a, o[p], o[ap], o.pop(x), o.pop(r))
+            return self._seen(slices)
         if exact:
             self.axpy(space, new_x, a, p, x)
             return self.axpy_norm2(space, exact, new_r, -np.asarray(a), ap, r)

@@ -379,41 +379,19 @@ class Algebra {
     return array(data, {size_t(x.n)});
   }
 
-  nb::object norm2(const Field& x) const {
-    check(x);
-    std::vector<double> slices;
-    {
-      nb::gil_scoped_release release;
-      slices = sums(x.n, 1, [&](int g, int64_t b, int64_t nv, double* s) { layout_->ops().norm2(nv, at(x, g, b), s); });
-    }
-    return totals(slices, x.n);
-  }
+  nb::object norm2(const Field& x) const { return totals(squares(x), x.n); }
 
-  nb::object axpy_norm2(const Scalars& a, const Field& x, Field& y) const {
-    check(x), check(y), check_pair(x, y);
-    const Factors f(*layout_, a, x.n);
-    std::vector<double> slices;
-    {
-      nb::gil_scoped_release release;
-      slices = sums(x.n, 1, [&](int g, int64_t b, int64_t nv, double* s) {
-        layout_->ops().axpy_norm2(nv, f.of(g), f.real, at(x, g, b), at(y, g, b), s);
-      });
-    }
-    return totals(slices, x.n);
-  }
+  nb::object axpy_norm2(const Scalars& a, const Field& x, Field& y) const { return totals(axpy_squares(a, x, y), x.n); }
 
   nb::object cg_update(const Scalars& a, const Field& p, const Field& ap, Field& x, Field& r) const {
-    check(p), check(ap), check(x), check(r);
-    check_pair(p, x), check_pair(p, r), check_pair(ap, x), check_pair(ap, r), check_pair(x, r);
-    const Factors f(*layout_, a, p.n);
-    std::vector<double> slices;
-    {
-      nb::gil_scoped_release release;
-      slices = sums(p.n, 1, [&](int g, int64_t b, int64_t nv, double* s) {
-        layout_->ops().cg_update(nv, f.of(g), f.real, at(p, g, b), at(ap, g, b), at(x, g, b), at(r, g, b), s);
-      });
-    }
-    return totals(slices, p.n);
+    return totals(cg_squares(a, p, ap, x, r), p.n);
+  }
+
+  // The same norms by time slices, for sums over shards.
+  nb::object norm2_slices(const Field& x) const { return by_slices(squares(x), x.n); }
+  nb::object axpy_norm2_slices(const Scalars& a, const Field& x, Field& y) const { return by_slices(axpy_squares(a, x, y), x.n); }
+  nb::object cg_update_slices(const Scalars& a, const Field& p, const Field& ap, Field& x, Field& r) const {
+    return by_slices(cg_squares(a, p, ap, x, r), p.n);
   }
 
   FieldPtr take(const Field& x, const std::vector<int>& columns) const {
@@ -611,6 +589,37 @@ class Algebra {
     return sums(x.n, 2, [&](int g, int64_t b, int64_t nv, double* s) { layout_->ops().dot(nv, at(x, g, b), at(y, g, b), s); });
   }
 
+  std::vector<double> squares(const Field& x) const {
+    check(x);
+    nb::gil_scoped_release release;
+    return sums(x.n, 1, [&](int g, int64_t b, int64_t nv, double* s) { layout_->ops().norm2(nv, at(x, g, b), s); });
+  }
+
+  std::vector<double> axpy_squares(const Scalars& a, const Field& x, Field& y) const {
+    check(x), check(y), check_pair(x, y);
+    const Factors f(*layout_, a, x.n);
+    nb::gil_scoped_release release;
+    return sums(x.n, 1, [&](int g, int64_t b, int64_t nv, double* s) {
+      layout_->ops().axpy_norm2(nv, f.of(g), f.real, at(x, g, b), at(y, g, b), s);
+    });
+  }
+
+  std::vector<double> cg_squares(const Scalars& a, const Field& p, const Field& ap, Field& x, Field& r) const {
+    check(p), check(ap), check(x), check(r);
+    check_pair(p, x), check_pair(p, r), check_pair(ap, x), check_pair(ap, r), check_pair(x, r);
+    const Factors f(*layout_, a, p.n);
+    nb::gil_scoped_release release;
+    return sums(p.n, 1, [&](int g, int64_t b, int64_t nv, double* s) {
+      layout_->ops().cg_update(nv, f.of(g), f.real, at(p, g, b), at(ap, g, b), at(x, g, b), at(r, g, b), s);
+    });
+  }
+
+  nb::object by_slices(const std::vector<double>& slices, int n) const {
+    auto* data = new double[slices.size()];
+    std::copy(slices.begin(), slices.end(), data);
+    return array(data, {size_t(n), size_t(layout_->extent[0])});
+  }
+
   nb::object totals(const std::vector<double>& slices, int n) const {
     const size_t t = layout_->extent[0];
     auto* data = new double[n];
@@ -750,8 +759,8 @@ class Hop {
     check_source(in);
     const auto& l = links_->layout;
     need(partial.layout->same(*l) && partial.n == in.n && &partial != &in, "what the interior left does not belong to this vector");
-    const LanedFace from_below(*l, below, in.n), from_above(*l, above, in.n);
     nb::gil_scoped_release release;
+    const LanedFace from_below(*l, below, in.n), from_above(*l, above, in.n);
     Call call(*this, in, minuend(in), &partial);
     call.args.below = from_below.groups.data(), call.args.above = from_above.groups.data();
     sweep(call, 0, 1);
@@ -783,10 +792,22 @@ class Hop {
       const char* from = static_cast<const char*>(face.data());
       const int64_t numbers = l.per_slice * 12 * l.site_lanes;
       for (int c = 0; c < n; ++c)
-        for (int64_t k = 0; k < numbers; ++k)
-          std::memcpy(to + c / l.rhs_lanes * group + (k * l.rhs_lanes + c % l.rhs_lanes) * rb, from + (c * numbers + k) * rb, rb);
+        rb == 8 ? spread<double>(from + c * numbers * rb, numbers, to + c / l.rhs_lanes * group, c % l.rhs_lanes, l.rhs_lanes)
+                : spread<float>(from + c * numbers * rb, numbers, to + c / l.rhs_lanes * group, c % l.rhs_lanes, l.rhs_lanes);
       for (size_t g = 0; g < groups.size(); ++g) groups[g] = to + g * group;
     }
+    // One column into its lane of a group.
+    template <class R>
+    static void spread(const char* from, int64_t numbers, char* group, int lane, int lanes) {
+      if (lanes == 1) {
+        std::memcpy(group, from, numbers * sizeof(R));
+        return;
+      }
+      const R* x = reinterpret_cast<const R*>(from);
+      R* y = reinterpret_cast<R*>(group) + lane;
+      for (int64_t k = 0; k < numbers; ++k) y[k * lanes] = x[k];
+    }
+
     std::unique_ptr<Block> room;
     std::vector<const void*> groups;
   };

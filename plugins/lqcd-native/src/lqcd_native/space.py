@@ -71,6 +71,15 @@ class NativeSpace:
     def cg_update(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
         return x, r, self.algebra.cg_update(factors(a, p.n), p, ap, x, r)
 
+    def norm2_slices(self, x: Handle) -> np.ndarray:
+        return self.algebra.norm2_slices(x)
+
+    def axpy_norm2_slices(self, a, x: Handle, y: Handle) -> tuple[Handle, np.ndarray]:
+        return y, self.algebra.axpy_norm2_slices(factors(a, x.n), x, y)
+
+    def cg_update_slices(self, a, p: Handle, ap: Handle, x: Handle, r: Handle) -> tuple[Handle, Handle, np.ndarray]:
+        return x, r, self.algebra.cg_update_slices(factors(a, p.n), p, ap, x, r)
+
     def take(self, x: Handle, columns: Sequence[int]) -> Handle:
         return self.algebra.take(x, [int(c) for c in columns])
 
