@@ -148,16 +148,28 @@ def test_one_graph_then_a_graph_per_stage_then_slabs():
     ]
     assert choice(200, sbuf_limit=15) == (1, True)
     assert choice(200, sbuf_limit=15, split_above_sbuf=True) == (1, False)
-    assert choice(200, slabs=6) == (6, False)
+    assert choice(200, slabs=6) == (6, False) and choice(200, slabs=5) == (5, False)
     cut = {(1, True), (1, False), (2, False)}
     assert choice(200, refused=cut) == (3, False) and choice(200, refused={(1, True)}) == (1, False)
+
+
+@pytest.mark.parametrize("extent", (1, 2, 7, 12, 64))
+def test_slabs_cover_the_extent_and_only_thinner_ones_are_tried(extent):
+    for count in range(1, extent + 1):
+        slabs = budget.slabs_of(extent, count)
+        assert [t for first, length in slabs for t in range(first, first + length)] == list(range(extent))
+        lengths = {length for _, length in slabs}
+        assert max(lengths) - min(lengths) <= 1 and max(lengths) == -(-extent // count)
+    thickest = [max(length for _, length in budget.slabs_of(extent, k)) for k in budget.cuts(extent)]
+    assert thickest == sorted({-(-extent // k) for k in range(1, extent + 1)}, reverse=True)
 
 
 def test_what_cannot_fit_is_refused_with_numbers(caplog):
     with pytest.raises(ParameterError, match=r"does not fit even in 12 slabs.*8 instructions \(limit 7\)"):
         budget.decide("M", 12, 1, needing(), instruction_limit=7)
-    with pytest.raises(ParameterError, match=r"slabs=5 does not divide T=12; possible: 1, 2, 3, 4, 6, 12"):
-        budget.decide("M", 12, 1, needing(), slabs=5)
+    for wrong in (13, 0):
+        with pytest.raises(ParameterError, match=rf"slabs={wrong} cannot be cut from T=12 time slices; use 1 to 12"):
+            budget.decide("M", 12, 1, needing(), slabs=wrong)
     with pytest.raises(ParameterError, match="of HBM"):
         budget.decide("M", 12, 1, needing(hbm=1 << 50))
     with caplog.at_level("INFO", logger="lqcd_backends.neuron"):

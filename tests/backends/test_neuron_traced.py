@@ -164,11 +164,12 @@ def test_storage_errors_are_those_of_rounding_links_and_spinors_once(links, spin
 
 # -- modes, slabs, batches ---------------------------------------------------------------------------------------------
 
-MATRIX = [
-    *itertools.product(("resident", "baked", "argument"), ("half", "fused"), (1,), ("MdagM",)),
-    *itertools.product(("resident", "argument"), ("fused",), (2, 4), ("MdagM", "schur_normal")),
-    ("baked", "fused", 2, "schur"), ("resident", "half", 2, "M"),
-]  # fmt: skip
+MODES, FORMS, SLABS = ("baked", "resident", "argument"), ("half", "fused"), (1, 2, 3)
+BATCHES = ((1, 1), (3, 3), (12, 12), (3, 4))
+"""(right-hand sides compiled in, vectors given): the last one ends with a short batch."""
+WHOLE = list(itertools.product(MODES, FORMS, SLABS, BATCHES))
+FEW = [(MODES[(s + b) % 3], FORMS[(s + b) % 2], SLABS[s], BATCHES[b]) for b in range(4) for s in range(3)]
+"""Every value of a column meets every value of each other column."""
 
 
 def backend_with(**options):
@@ -185,32 +186,63 @@ def reference(kind, definition, u, psi, parity=EVEN):
     return m.vectors.unpack(function(m.vectors.pack(psi)))
 
 
-@pytest.mark.parametrize(("gauge", "formulation", "slabs", "kind"), MATRIX)
-def test_modes_formulations_slabs_and_batches_agree_with_the_reference(gauge, formulation, slabs, kind):
-    u = np.linalg.qr(gaussian(*G.gauge_shape, seed=5))[0]
-    u /= np.linalg.det(u)[..., None, None] ** (1 / 3)
+def check_against_reference(gauge, formulation, slabs, batch, kind):
+    n_rhs, count = batch
+    u = lqcd.GaugeField.random(G, seed=5)
     definition = lqcd.CloverWilsonDirac(mass=0.1, csw=1.2)
-    psi = gaussian(3, *G.parity_shape(EVEN if kind.startswith("schur") else FULL), seed=6).astype(np.complex64)
+    halved = kind.startswith("schur")
+    psi = gaussian(count, *G.parity_shape(EVEN if halved else FULL), seed=6).astype(np.complex64)
     options = {"gauge": gauge, "formulation": formulation, "slabs": slabs}
-    m = definition.bind(u, backend=("neuron-traced", options), precision="single", n_rhs=3)
-    m = m.even_odd(EVEN) if kind.startswith("schur") else m
+    bound = definition.bind(u, backend=("neuron-traced", options), precision="single", n_rhs=n_rhs)
+    m = bound.even_odd(EVEN) if halved else bound
     function = m.apply_normal if kind in ("MdagM", "schur_normal") else m.apply
     assert function.decision is None
-    got = m.vectors.unpack(function(m.vectors.pack(psi)))
-    assert (function.decision.need.slabs == slabs and f"{slabs} slabs" in str(function.decision)) or slabs == 1
-    assert distance(got, reference(kind, definition, u, psi)) < 2 * as_precision("single").tolerance
+    got = bound.map_batches(lambda part: m.vectors.unpack(function(m.vectors.pack(part))), psi)
+    assert function.decision.need.slabs == slabs
+    assert f"{slabs} slabs" in str(function.decision) or slabs == 1
+    assert distance(got, reference(kind, definition, u.array, psi)) < 2 * as_precision("single").tolerance
 
 
-def test_slabs_change_no_bit_of_element_operations():
-    u, psi = np.linalg.qr(gaussian(*G.gauge_shape, seed=5))[0], gaussian(1, *G.spinor_shape).astype(np.complex64)
-    links = Links(G, u, PHASES, COEFFICIENTS, "x")
+def test_the_few_cases_hold_every_pair():
+    for i, j in itertools.combinations(range(4), 2):
+        assert {(case[i], case[j]) for case in FEW} == {(case[i], case[j]) for case in WHOLE}
+
+
+@pytest.mark.parametrize(("gauge", "formulation", "slabs", "batch"), FEW)
+def test_modes_formulations_slabs_and_batches_agree_with_the_reference(gauge, formulation, slabs, batch):
+    """Four time slices: three slabs are of unequal thickness. Full lattice and one parity by turns."""
+    kind = "M" if (slabs, batch[0]) in ((1, 12), (2, 3), (3, 1)) else "schur"
+    check_against_reference(gauge, formulation, slabs, batch, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ("MdagM", "schur_normal"))
+@pytest.mark.parametrize(("gauge", "formulation", "slabs", "batch"), WHOLE)
+def test_the_whole_matrix_agrees_with_the_reference(gauge, formulation, slabs, batch, kind):
+    check_against_reference(gauge, formulation, slabs, batch, kind)
+
+
+@pytest.mark.parametrize("formulation", FORMS)
+def test_slabs_change_no_bit(formulation):
+    """Equal or not: five time slices in 1, 2 (2 + 3) and 5 slabs, stage by stage, have the bits of one graph."""
+    g = LatticeGeometry(T=5, Z=2, Y=1, X=2)
+    psi = gaussian(2, *g.spinor_shape).astype(np.complex64)
+    term = DiracTerms(links=links_on(g), diagonal=SiteDiagonal(scalar=4.1, twist=0.2))
     out = []
-    for slabs in (1, 2):
-        backend = backend_with(slabs=slabs, formulation="half")
-        space = backend.space(G, as_precision("bf16"), 1)
-        term = DiracTerms(links=links, diagonal=SiteDiagonal(scalar=4.1, twist=0.2))
+    for slabs in (1, 2, 5):
+        backend = backend_with(slabs=slabs, formulation=formulation)
+        space = backend.space(g, as_precision("bf16"), 2)
         out.append(space.unpack(backend.fused("MdagM", term, space)(space.pack(psi))))
-    assert (out[0] == out[1]).all()
+    assert (out[0] == out[1]).all() and (out[0] == out[2]).all()
+
+
+def test_more_slabs_than_time_slices_are_refused():
+    u = lqcd.GaugeField.random(G, seed=5)
+    m = lqcd.WilsonDirac(mass=0.1).bind(u, backend=("neuron-traced", {"slabs": 5}), precision="single")
+    with pytest.raises(ParameterError, match=r"slabs=5 cannot be cut from T=4"):
+        m.apply.warm_up()
+    with pytest.raises(ParameterError, match=r"slabs=5 cannot be cut from T=4"):
+        lqcd.explain(lqcd.WilsonDirac(mass=0.1), u, precision="single", backend=("neuron-traced", {"slabs": 5}))
 
 
 def test_columns_are_shared_among_cores_and_short_batches_are_padded():
@@ -298,6 +330,20 @@ def test_a_refused_graph_is_cut_smaller_until_it_passes(monkeypatch, caplog):
     m = lqcd.WilsonDirac(mass=0.1).bind(u, backend=("neuron-traced", {"formulation": "fused"}), precision="bf16")
     with pytest.raises(ParameterError, match=r"refused .* in every cut: slabs along t tried 1, 2, 3, 6"):
         m(psi)
+
+
+def test_the_budget_cuts_slabs_of_unequal_thickness_where_it_must():
+    """Five slices, the limit lets two into a graph: 1 + 2 + 2. Data parallel over two cores as well."""
+    g = LatticeGeometry(T=5, Z=2, Y=2, X=2)
+    u, psi = lqcd.GaugeField.random(g, seed=2), gaussian(3, *g.spinor_shape).astype(np.complex64)
+    options = {"formulation": "fused", "instruction_limit": 2 * 16 * 8 + 100, "num_cores": 2}
+    m = lqcd.CloverWilsonDirac(mass=0.1, csw=1.1).bind(
+        u, backend=("neuron-traced", options), precision="single", n_rhs=3
+    )
+    got = m.normal(psi)
+    assert m.apply_normal.decision.need.slabs == 3
+    want = reference("MdagM", lqcd.CloverWilsonDirac(mass=0.1, csw=1.1), u.array, psi)
+    assert distance(got, want) < 2 * as_precision("single").tolerance
 
 
 def test_a_refused_chain_is_first_taken_apart(monkeypatch):

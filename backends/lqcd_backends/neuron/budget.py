@@ -2,11 +2,12 @@
 
 The limits are the vendor's (5,000,000 instructions per compiled graph, 2 GiB for a graph with its constants, SBUF and HBM
 by generation); the needs are estimates of the written cost model. A graph over the instruction or the constant budget
-is split along t into slabs.
+is split along t into slabs, as even as the extent allows.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Collection, Sequence
 
@@ -72,9 +73,28 @@ class Decision:
         )
 
 
-def divisors(extent: int) -> list[int]:
-    """Numbers of equal slabs that an extent can be cut into, ascending."""
-    return [k for k in range(1, extent + 1) if extent % k == 0]
+def cuts(extent: int) -> list[int]:
+    """Numbers of slabs worth trying, ascending: each makes the thickest slab thinner than the one before it does."""
+    return [k for k in range(1, extent + 1) if k == 1 or -(-extent // k) < -(-extent // (k - 1))]
+
+
+def slabs_of(extent: int, count: int) -> list[tuple[int, int]]:
+    """(first time slice, number of slices) of each of ``count`` slabs; the numbers differ by at most one.
+
+    Raises
+    ------
+    ParameterError
+        If there are more slabs than time slices.
+
+    Examples
+    --------
+    >>> slabs_of(7, 3)
+    [(0, 2), (2, 2), (4, 3)]
+    """
+    if not 1 <= count <= extent:
+        raise ParameterError(f"slabs={count} cannot be cut from T={extent} time slices; use 1 to {extent}.")
+    edges = [k * extent // count for k in range(count + 1)]
+    return [(a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 def decide(
@@ -107,13 +127,13 @@ def decide(
     Raises
     ------
     ParameterError
-        If nothing fits, with the numbers, or if the number of slabs does not divide the time extent.
+        If nothing fits, with the numbers, or if there are more slabs than time slices.
     """
     smallest = GENERATIONS["gen2"]
     sbuf_limit, hbm_limit = sbuf_limit or smallest.sbuf, hbm_limit or smallest.hbm_bytes
-    if slabs is not None and extent % slabs:
-        raise ParameterError(f"slabs={slabs} does not divide T={extent}; possible: {_listed(divisors(extent))}.")
-    choices = divisors(extent) if slabs is None else [slabs]
+    if slabs is not None:
+        slabs_of(extent, slabs)
+    choices = cuts(extent) if slabs is None else [slabs]
     tried: Need | None = None
     for k in choices:
         for chained in (True, False) if k == 1 else (False,):
@@ -149,4 +169,4 @@ def _listed(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
-__all__ = ["HLO_LIMIT", "INSTRUCTION_LIMIT", "Decision", "Need", "decide", "divisors"]
+__all__ = ["HLO_LIMIT", "INSTRUCTION_LIMIT", "Decision", "Need", "cuts", "decide", "slabs_of"]

@@ -17,7 +17,7 @@ import torch
 
 from lqcd_core.geometry import FULL
 
-from ..budget import Decision, Need, decide
+from ..budget import Decision, Need, decide, slabs_of
 from ..device import NeuronDevice
 from . import cost
 from .adapters import Adapter, CompileOptions, GraphTooLarge, Loaded
@@ -56,32 +56,29 @@ class Settings:
         return -(-self.n_rhs // self.compiler.num_cores)
 
 
-def specs_of(program: Program, settings: Settings, slabs: int, chained: bool) -> list[GraphSpec]:
-    """The graphs of a program: one for the chain, or one per stage in order."""
-    sites = tuple(program.geometry.parity_shape(program.parity)[:4])
-    sites = (sites[0] // slabs, *sites[1:])
+def specs_of(program: Program, settings: Settings, slabs: int, chained: bool) -> list[list[GraphSpec]]:
+    """The graphs of a program, slab by slab, of each launch in order: the whole chain is one, or every stage is."""
+    t, *rest = program.geometry.parity_shape(program.parity)[:4]
+    thickness = [length for _, length in slabs_of(t, slabs)]
     common = {
-        "sites": sites, "nc": program.geometry.nc, "n_rhs": settings.n_compiled, "formulation": settings.formulation,
+        "nc": program.geometry.nc, "n_rhs": settings.n_compiled, "formulation": settings.formulation,
         "link_storage": settings.links, "as_arguments": settings.gauge == "argument",
     }  # fmt: skip
     if chained:
-        return [
-            GraphSpec(chain=program.chain, weights=tuple(sorted(program.weights)), storage_in=settings.storage,
-                      storage_out=settings.storage, **common)
-        ]  # fmt: skip
-    out, first = [], True
+        whole = GraphSpec(chain=program.chain, sites=(t, *rest), weights=tuple(sorted(program.weights)),
+                          storage_in=settings.storage, storage_out=settings.storage, **common)  # fmt: skip
+        return [[whole]]
+    out: list[list[GraphSpec]] = []
     for group in program.chain:
-        entered = settings.storage if first else "float32"  # what passes between stages is not rounded
+        entered = "float32" if out else settings.storage  # what passes between stages is not rounded
         for k, stage in enumerate(group):
             last = group is program.chain[-1] and k == len(group) - 1
-            out.append(
-                GraphSpec(
-                    chain=((stage,),), ghost=slabs > 1 and stage.hop, weights=tuple(sorted(_weights_of(stage))),
-                    storage_in=settings.storage if first else "float32", storage_centre=entered,
-                    storage_out=settings.storage if last else "float32", **common,
-                )
+            some = GraphSpec(
+                chain=((stage,),), sites=(t, *rest), ghost=slabs > 1 and stage.hop,
+                weights=tuple(sorted(_weights_of(stage))), storage_in="float32" if out else settings.storage,
+                storage_centre=entered, storage_out=settings.storage if last else "float32", **common,
             )  # fmt: skip
-            first = False
+            out.append([attrs.evolve(some, sites=(length, *rest)) for length in thickness])
     return out
 
 
@@ -94,14 +91,14 @@ def _weights_of(stage: Stage) -> set[str]:
 
 def need_of(program: Program, settings: Settings, slabs: int, chained: bool) -> Need:
     """What the graphs of a program need."""
-    specs = specs_of(program, settings, slabs, chained)
+    specs = [s for launch in specs_of(program, settings, slabs, chained) for s in launch]
     weights = [cost.weight_bytes(s) for s in specs]
     vectors = [cost.vector_bytes(s) for s in specs]
     return Need(
         instructions=max(cost.instructions(s) for s in specs),
         constants=max(weights) if settings.gauge == "baked" else 0,
         sbuf=max(w + v for w, v in zip(weights, vectors)),
-        hbm=sum(weights) * slabs + max(vectors),
+        hbm=sum(weights) + max(vectors),
         slabs=slabs, chained=chained,
     )  # fmt: skip
 
@@ -194,37 +191,38 @@ class Executable:
         )  # fmt: skip
 
     def _load_all(self, program: Program, weights, decision: Decision) -> list[list[Callable]]:
-        slabs, chained = decision.need.slabs, decision.need.chained
-        specs = specs_of(program, self.settings, slabs, chained)
+        launches = iter(specs_of(program, self.settings, decision.need.slabs, decision.need.chained))
         self._loaded = []
-        if chained:
-            return [[self._stage(specs[0], weights, 1)]]
-        remaining = iter(specs)
-        return [[self._stage(next(remaining), weights, slabs) for _ in group] for group in program.chain]
+        if decision.need.chained:
+            return [[self._launch(next(launches), weights)]]
+        return [[self._launch(next(launches), weights) for _ in group] for group in program.chain]
 
-    def _stage(self, spec: GraphSpec, weights, slabs: int) -> Callable:
-        calls = [self._graph(spec, weights, slabs, k) for k in range(slabs)]
-        if slabs == 1:
+    def _launch(self, specs: list[GraphSpec], weights) -> Callable:
+        """One stage (or the whole chain) as a function of (its vector, what entered the group), slab by slab."""
+        slabs = slabs_of(sum(s.sites[0] for s in specs), len(specs))
+        calls = [self._graph(spec, weights, first) for spec, (first, _) in zip(specs, slabs)]
+        two, ghost = specs[0].two_vectors, specs[0].ghost
+        if len(calls) == 1:
             call = calls[0]
-            return (lambda x, start: call(x, start)) if spec.two_vectors else (lambda x, start: call(x))
-        t = spec.sites[0]
+            return (lambda x, start: call(x, start)) if two else (lambda x, start: call(x))
 
         def run(x: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
             out = []
-            for k, call in enumerate(calls):
-                source = _slab(x, k, t, ghost=spec.ghost)
-                out.append(call(source, start.narrow(4, k * t, t).contiguous()) if spec.two_vectors else call(source))
+            for call, (first, length) in zip(calls, slabs):
+                source = _slab(x, first, length, ghost)
+                out.append(call(source, start.narrow(4, first, length).contiguous()) if two else call(source))
             return torch.cat(out, 4)
 
         return run
 
-    def _graph(self, spec: GraphSpec, weights, slabs: int, k: int) -> Callable:
+    def _graph(self, spec: GraphSpec, weights, first: int) -> Callable:
+        """The graph of the slab that begins at time slice ``first``, with its part of the weights."""
         mine = {}
         for name in spec.weights:
             whole = weights[name]
             axis = time_axis(name, whole, spec.formulation)
-            if slabs > 1 and axis is not None:
-                whole = whole.narrow(axis, k * spec.sites[0], spec.sites[0])
+            if axis is not None:
+                whole = whole.narrow(axis, first, spec.sites[0])
             mine[name] = whole.contiguous()
         digest = weights_digest(mine) if self.settings.gauge == "baked" else ""
         loaded = self.adapter.load(spec, mine, digest, self.settings.compiler)
@@ -235,12 +233,12 @@ class Executable:
         return lambda *vectors: loaded.call(*vectors, *given)
 
 
-def _slab(x: torch.Tensor, k: int, t: int, ghost: bool) -> torch.Tensor:
-    """Slab k of t time slices, with the neighbouring slices at either end (the boundary phase is in the links)."""
-    mine, total = x.narrow(4, k * t, t), x.shape[4]
+def _slab(x: torch.Tensor, first: int, length: int, ghost: bool) -> torch.Tensor:
+    """Time slices of one slab, with the neighbouring ones at either end (the boundary phase is in the links)."""
+    mine, total = x.narrow(4, first, length), x.shape[4]
     if not ghost:
         return mine.contiguous()
-    before, after = (k * t - 1) % total, ((k + 1) * t) % total
+    before, after = (first - 1) % total, (first + length) % total
     return torch.cat([x.narrow(4, before, 1), mine, x.narrow(4, after, 1)], 4)
 
 
