@@ -3,6 +3,7 @@
 The whole matrix of modes and precisions takes minutes (``-m slow``); a plain run has every law once in each formulation.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from lqcd_core.testing.conformance import (  # noqa: E402
 
 @pytest.fixture(scope="module", autouse=True)
 def machine(tmp_path_factory):
-    with standin(cache=tmp_path_factory.mktemp("cache")):
+    # Processes that share the laws share what they compiled: most laws meet the graphs of another law again.
+    base = tmp_path_factory.getbasetemp()
+    with standin(cache=(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "laws_of_traced"):
         yield
 
 
