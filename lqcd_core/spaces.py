@@ -191,6 +191,16 @@ def exact_sum(slices: np.ndarray) -> np.ndarray:
     return np.array([complex(math.fsum(row.real), math.fsum(row.imag)) for row in slices])
 
 
+def of_all_slices(space: Space, numbers: np.ndarray) -> np.ndarray:
+    """Numbers ``(n, slices)``, one a column and time slice of a host batch, for all time slices of the lattice.
+
+    They are all there, except on a space that takes and gives some time slices only, the others being another rank's: such
+    a space has a method of this name that collects them. (It is an executor's view of its space, never a backend's.)
+    """
+    collect = getattr(space, "of_all_slices", None)
+    return numbers if collect is None else collect(numbers)
+
+
 class MaskedSpace:
     """One parity as vectors on the full lattice that are zero on the other parity.
 
@@ -206,7 +216,9 @@ class MaskedSpace:
         self.geometry._need_parity()
         self.zeros, self.axpy, self.inner = full.zeros, full.axpy, full.inner
         self.norm2, self.gamma5 = full.norm2, full.gamma5
-        for name in ("take", "put", "copy", "scale", "xpay", "inner_slices", "axpy_norm2", "cg_update"):
+        for name in (
+            "take", "put", "copy", "scale", "xpay", "inner_slices", "axpy_norm2", "cg_update", "of_all_slices",
+        ):  # fmt: skip
             if hasattr(full, name):
                 setattr(self, name, getattr(full, name))
 

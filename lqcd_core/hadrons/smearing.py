@@ -92,6 +92,7 @@ def gaussian_smear(field, U: GaugeField, width: float, steps: int):
     a = to_numpy(field)
     if a.dtype.kind != "c":
         raise FieldTypeError(f"smearing needs complex numbers, got {a.dtype}.")
+    U.geometry.check_spinor(a.shape)
     return smear_spinors(a, U, width, steps)
 
 
@@ -99,12 +100,12 @@ jacobi_smear = gaussian_smear
 """The name that much of the literature uses for :func:`gaussian_smear`: the same function."""
 
 
-def smear_spinors(array: np.ndarray, U: GaugeField, width: float, steps: int) -> np.ndarray:
-    """:func:`gaussian_smear` of a raw array ``([n_rhs,] T, Z, Y, X, Ns, Nc)``; a new array."""
-    batched = U.geometry.check_spinor(array.shape) is not None
+def smear_spinors(array: np.ndarray, U: GaugeField, width: float, steps: int, t_start: int = 0) -> np.ndarray:
+    """:func:`gaussian_smear` of a raw array ``([n_rhs,] T, Z, Y, X, Ns, Nc)``, which may hold the slices from ``t_start``
+    on alone; a new array."""
     out = np.array(array, copy=True, order="C")
-    links = U.array
-    for column in out if batched else out[None]:
+    links = U.array[t_start:]
+    for column in out if out.ndim == 7 else out[None]:
         for t, psi in enumerate(column):
             if psi.any():
                 column[t] = _smear_slice(psi.swapaxes(-1, -2), links[t], width, steps).swapaxes(-1, -2)

@@ -22,6 +22,7 @@ from ..errors import FieldShapeError, ParameterError, nearest
 from ..fields import ColorSpinorField, GaugeField, Propagator, same_lattice
 from ..gamma import basis_rotation, gamma
 from ..geometry import LatticeGeometry
+from ..io.layout import slab_range
 from ..precision import as_precision
 from .smearing import check_smearing, smear_spinors, smearing_record
 
@@ -60,6 +61,9 @@ class Source:
     """Number of columns, at least 1; Ns * Nc (12 for SU(3)) where they make a propagator."""
     makes_propagator: bool = attrs.field(default=True, kw_only=True)
     """True if column i belongs to source spin i // Nc and colour i % Nc, so that the solutions form a propagator."""
+    build_slab: Callable[[int, int, int], np.ndarray] | None = attrs.field(default=None, kw_only=True, repr=False)
+    """(column, first, one past the last time slice) -> those slices of ``build(column)`` without the others being made;
+    None cuts them out of the whole column."""
 
     def __len__(self) -> int:
         return self.n_columns
@@ -88,6 +92,33 @@ class Source:
         for k, i in enumerate(wanted):
             out[k] = self.build(int(i))
         return out
+
+    def slab(self, t_start: int, t_stop: int) -> Source:
+        """The slices t_start .. t_stop-1 of every column, as a source on a lattice of that many time slices.
+
+        It says of itself what the whole source says, positions included.
+
+        Raises
+        ------
+        ParameterError
+            If these are no time slices of the lattice.
+
+        Examples
+        --------
+        >>> s = point_source(LatticeGeometry(T=4, Z=2, Y=2, X=2), t=1)
+        >>> [bool(s.slab(a, a + 2).columns().any()) for a in (0, 2)]
+        [True, False]
+        """
+        slab_range(self.geometry, t_start, t_stop)
+
+        def build(i):
+            if self.build_slab is not None:
+                return self.build_slab(i, t_start, t_stop)
+            return self.build(i)[t_start:t_stop].copy()  # a copy: the slices alone stay in memory
+
+        return attrs.evolve(
+            self, geometry=attrs.evolve(self.geometry, T=t_stop - t_start), build=build, build_slab=None
+        )
 
     def column(self, index: int, precision="double") -> ColorSpinorField:
         """One column as a field."""
@@ -128,14 +159,13 @@ def point_source(geometry: LatticeGeometry, t: int = 0, z: int = 0, y: int = 0, 
     """
     site = _site(geometry, (t, z, y, x))
 
-    def build(i):
-        out = _zeros(geometry)
-        out[(*site, *divmod(i, geometry.nc))] = 1
+    def slices(i, first, last):
+        out = _zeros(geometry, last - first)
+        if first <= site[0] < last:
+            out[(site[0] - first, *site[1:], *divmod(i, geometry.nc))] = 1
         return out
 
-    return Source(
-        geometry, "point", {"position": list(site), "time": site[0]}, build, n_columns=4 * geometry.nc
-    )  # fmt: skip
+    return _by_slices(geometry, "point", {"position": list(site), "time": site[0]}, slices)
 
 
 def wall_source(geometry: LatticeGeometry, t: int, momentum: Sequence[int] = (0, 0, 0)) -> Source:
@@ -199,19 +229,19 @@ def momentum_source(
         t = _site(geometry, (t, 0, 0, 0))[0]
         parameters |= {"position": [t, 0, 0, 0], "time": t}
 
-    def build(i):
+    def slices(i, first, last):
         wave = momentum_phase(geometry, n)
-        out = _zeros(geometry)
+        out = _zeros(geometry, last - first)
         spin, color = divmod(i, geometry.nc)
         if t is None:
             omega = 2 * np.pi * frequency / geometry.T
-            out[..., spin, color] = np.exp(1j * omega * np.arange(geometry.T))[:, None, None, None] * wave
-        else:
-            out[t, ..., spin, color] = wave
+            out[..., spin, color] = np.exp(1j * omega * np.arange(first, last))[:, None, None, None] * wave
+        elif first <= t < last:
+            out[t - first, ..., spin, color] = wave
         return out
 
     kind = "momentum" if t is None or any(n) else "wall"
-    return Source(geometry, kind, parameters, build, n_columns=4 * geometry.nc)
+    return _by_slices(geometry, kind, parameters, slices)
 
 
 def noise_source(
@@ -270,19 +300,21 @@ def noise_source(
     by_time, by_spin, by_color = (d in dilution for d in DILUTIONS)
     counts = (geometry.T if by_time else 1, 4 if by_spin else 1, geometry.nc if by_color else 1)
 
-    def build(i):
+    def slices(i, first, last):
         block, spin, color = np.unravel_index(i, counts)
         slice_ = block if by_time else t
         shape = (1 if by_spin else 4, 1 if by_color else geometry.nc)
-        out = _zeros(geometry)
+        out = _zeros(geometry, last - first)
+        begin, end = (first, last) if slice_ is None else (max(first, int(slice_)), min(last, int(slice_) + 1))
+        if begin >= end:
+            return out
         at = (
-            slice(None) if slice_ is None else slice(slice_, slice_ + 1), slice(None), slice(None), slice(None),
+            slice(begin - first, end - first), slice(None), slice(None), slice(None),
             slice(spin, spin + 1) if by_spin else slice(None), slice(color, color + 1) if by_color else slice(None),
         )  # fmt: skip
-        first, count = (0, geometry.T) if slice_ is None else (int(slice_), 1)
-        sites = range(first * geometry.spatial_volume, (first + count) * geometry.spatial_volume)
+        sites = range(begin * geometry.spatial_volume, end * geometry.spatial_volume)
         out[at] = noise_numbers(kind, seed, sample, sites, shape[0] * shape[1]).reshape(
-            count, *geometry.shape[1:], *shape
+            end - begin, *geometry.shape[1:], *shape
         )
         return out
 
@@ -293,7 +325,8 @@ def noise_source(
     if t is not None:
         parameters |= {"position": [t, 0, 0, 0], "time": t}
     linked = set(dilution) == {"spin", "color"}
-    return Source(geometry, "noise", parameters, build, n_columns=int(np.prod(counts)), makes_propagator=linked)
+    n_columns = int(np.prod(counts))
+    return _by_slices(geometry, "noise", parameters, slices, n_columns=n_columns, makes_propagator=linked)
 
 
 def smeared_source(source: Source, U: GaugeField, width: float, steps: int) -> Source:
@@ -314,7 +347,10 @@ def smeared_source(source: Source, U: GaugeField, width: float, steps: int) -> S
     def build(i):
         return smear_spinors(source.build(i), U, width, steps)
 
-    return attrs.evolve(source, parameters=parameters, build=build)
+    def slices(i, first, last):  # smearing stays inside a time slice
+        return smear_spinors(source.slab(first, last).build(i), U, width, steps, first)
+
+    return attrs.evolve(source, parameters=parameters, build=build, build_slab=slices)
 
 
 def sequential_source(
@@ -464,8 +500,16 @@ def _noise_spinor(kind, geometry, seed, n_rhs, precision):
     return ColorSpinorField(geometry, columns[0] if n_rhs is None else np.stack(columns), precision)
 
 
-def _zeros(geometry):
-    return np.zeros(geometry.spinor_shape, complex)
+def _zeros(geometry, slices: int | None = None):
+    return np.zeros((geometry.T if slices is None else slices, *geometry.spinor_shape[1:]), complex)
+
+
+def _by_slices(geometry, kind, parameters, slices, *, n_columns: int | None = None, **more) -> Source:
+    """A source whose columns can be made some time slices at a time."""
+    n_columns = 4 * geometry.nc if n_columns is None else n_columns
+    return Source(
+        geometry, kind, parameters, lambda i: slices(i, 0, geometry.T), n_columns=n_columns, build_slab=slices, **more
+    )  # fmt: skip
 
 
 def _component(geometry, spin, color) -> int:

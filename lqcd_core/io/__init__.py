@@ -10,6 +10,7 @@ configurations  :func:`read_gauge`           NERSC, ILDG, SciDAC, MILC, openQCD,
 propagators     :func:`read_propagator`      HDF5 (ours, QDP++ and lalibe, PyQUDA), SciDAC, npy
                 :func:`write_propagator`     HDF5, SciDAC, npy
                 :class:`PropagatorFile`      column by column, surviving a kill
+                :func:`lay_out_propagator`   for many writers of one HDF5 file, each its time slices
 correlators     :func:`read_correlators`     HDF5
                 :func:`write_correlators`
 spinors         :func:`read_spinor`          openQCD
@@ -35,6 +36,7 @@ from .configuration import (
 from .hdf5 import StoredCorrelator, read_correlators, write_correlators
 from .openqcd import read_spinor, write_spinor
 from .partial import PropagatorFile
+from .parts import PropagatorLayout, lay_out_propagator
 from .propagators import read_propagator, write_propagator
 from .report import Check, FileCheckWarning, GaugeReport
 from .sniff import GAUGE_FORMATS, sniff
@@ -49,12 +51,14 @@ __all__ = [
     "GaugePart",
     "GaugeReport",
     "PropagatorFile",
+    "PropagatorLayout",
     "StoredCorrelator",
     "check_gauge_parts",
     "convert_gauge",
     "format_of_name",
     "info",
     "inspect_gauge",
+    "lay_out_propagator",
     "read_correlators",
     "read_gauge",
     "read_gauge_part",

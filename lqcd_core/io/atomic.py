@@ -51,6 +51,14 @@ def _sync_directory(directory: Path) -> None:
             os.close(handle)
 
 
+def pwrite_all(handle: int, data, offset: int) -> None:
+    """Write all of ``data`` at ``offset`` of an open file, however few bytes the system takes at a time."""
+    view = memoryview(data).cast("B")
+    while len(view):
+        written = os.pwrite(handle, view, offset)
+        view, offset = view[written:], offset + written
+
+
 @contextlib.contextmanager
 def replacing_path(path, size: int = 0) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it and rename it to ``path``, else remove it.

@@ -4,7 +4,8 @@ A propagator file of ours holds the dataset ``propagator``, shape ``(T, Z, Y, X,
 colour, source colour], complex as the compound {r, i}. Around it: root attributes ``format``, ``schema_version``,
 ``program``; attributes of the dataset that say how to read it (``index_order``, ``basis``, ``normalization``, ``digest``); and the
 groups ``source`` and ``provenance``, whose sub-groups and attributes are the metadata for people, with the same as JSON in
-``source_json`` and ``provenance_json`` for programs.
+``source_json`` and ``provenance_json`` for programs. ``digest`` is a chain over all bytes in version 1, the digest of the time
+slices' digests in version 2 (:mod:`.parts`).
 
 Also read: QDP++ and lalibe (elements are nested arrays), PyQUDA (groups with ``sum29`` and ``sum31``), plain arrays.
 """
@@ -32,6 +33,8 @@ from .metadata import plain, to_json
 from .report import FileCheckWarning
 
 SCHEMA_VERSION = 1
+BY_SLICES_VERSION = 2
+"""Of propagator files whose digest is that of the time slices' digests (:mod:`.parts`); all else is as in version 1."""
 PROPAGATOR_FORMAT, CORRELATOR_FORMAT = "lqcd_core propagator", "lqcd_core correlators"
 MASS_NORMALIZATION = "mass: columns of the inverse of M = (4 + m) - H, H = 1/2 of the eight hopping terms"
 _ATTRIBUTE_LIMIT = 60_000  # HDF5 keeps an attribute in the object header, which ends at 64 KiB
@@ -124,25 +127,63 @@ def read_tree(f, name: str) -> dict[str, Any]:
         raise FileFormatError(f"{f.filename!r} has no readable {name!r} metadata: {error}") from error
 
 
-def _guarded(path, size: int, write: Callable[[Any], None]) -> Path:
-    """Write an HDF5 file whole or not at all; the library's errors become ours."""
+@contextlib.contextmanager
+def file_written_by_h5py(path, name, mode: str) -> Iterator[Any]:
+    """An HDF5 file open for writing; the library's errors become ours, about ``name``."""
     h5py = load_h5py()
+    try:
+        with h5py.File(path, mode, track_order=False) as f:
+            yield f
+    except FileError:
+        raise
+    except (OSError, RuntimeError) as error:
+        # a full disk comes out of the library as RuntimeError or as an OSError whose errno is only in the text
+        text = " ".join(str(error).split())
+        if "errno = 28" in text or "No space" in text:
+            error = OSError(28, text)
+        elif "errno = 27" in text:
+            error = OSError(27, text)
+        raise explain_os_error("write", name, error) from error
+
+
+def _guarded(path, size: int, write: Callable[[Any], None]) -> Path:
+    """Write an HDF5 file whole or not at all."""
+    load_h5py()
     path = as_path(path)
-    with replacing_path(path, size) as temporary:
-        try:
-            with h5py.File(temporary, "w", track_order=False) as f:
-                write(f)
-        except FileError:
-            raise
-        except (OSError, RuntimeError) as error:
-            # a full disk comes out of the library as RuntimeError or as an OSError whose errno is only in the text
-            text = " ".join(str(error).split())
-            if "errno = 28" in text or "No space" in text:
-                error = OSError(28, text)
-            elif "errno = 27" in text:
-                error = OSError(27, text)
-            raise explain_os_error("write", path, error) from error
+    with replacing_path(path, size) as temporary, file_written_by_h5py(temporary, path, "w") as f:
+        write(f)
     return path
+
+
+def allocated_dataset(f, name: str, shape, dtype, fill: bool = True):
+    """A contiguous dataset whose bytes have their place in the file at once, so that later writes change no structure.
+
+    They are zeros; with ``fill=False`` whatever the file system gives.
+    """
+    h5py = load_h5py()
+    options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    options.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    options.set_fill_time(h5py.h5d.FILL_TIME_ALLOC if fill else h5py.h5d.FILL_TIME_NEVER)
+    options.set_obj_track_times(False)
+    kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    h5py.h5d.create(f.id, name.encode(), kind, h5py.h5s.create_simple(shape), options)
+    return f[name]
+
+
+def mark_propagator(f, d, geometry: LatticeGeometry, basis: str, source, provenance, version: int) -> None:
+    """Everything in a propagator file but the numbers and their digest."""
+    f.attrs["format"] = PROPAGATOR_FORMAT
+    f.attrs["schema_version"] = version
+    f.attrs["program"] = program()
+    d.attrs["index_order"] = Propagator.INDEX_ORDER
+    d.attrs["basis"] = basis
+    d.attrs["normalization"] = MASS_NORMALIZATION
+    d.attrs["units"] = "lattice units"
+    for name, extent in zip("TZYX", geometry.shape):
+        d.attrs[name] = extent
+    d.attrs["nc"] = geometry.nc
+    write_tree(f, "source", source)
+    write_tree(f, "provenance", provenance)
 
 
 def write_slices(
@@ -161,25 +202,14 @@ def write_slices(
     dtype = np.dtype(dtype).newbyteorder("<")
 
     def write(f):
-        f.attrs["format"] = PROPAGATOR_FORMAT
-        f.attrs["schema_version"] = SCHEMA_VERSION
-        f.attrs["program"] = program()
         d = f.create_dataset("propagator", shape, dtype, track_times=False)
         digest = hashlib.blake2b(digest_size=16)
         for t, block in enumerate(slices):
             block = np.ascontiguousarray(block, dtype)
             digest.update(block.reshape(-1).view(np.uint8))
             d[t] = block
-        d.attrs["index_order"] = Propagator.INDEX_ORDER
-        d.attrs["basis"] = basis
-        d.attrs["normalization"] = MASS_NORMALIZATION
-        d.attrs["units"] = "lattice units"
         d.attrs["digest"] = digest.hexdigest()
-        for name, extent in zip("TZYX", g.shape):
-            d.attrs[name] = extent
-        d.attrs["nc"] = g.nc
-        write_tree(f, "source", source)
-        write_tree(f, "provenance", provenance)
+        mark_propagator(f, d, g, basis, source, provenance, SCHEMA_VERSION)
 
     return _guarded(path, int(np.prod(shape, dtype=object)) * dtype.itemsize, write)
 
@@ -277,10 +307,10 @@ def read_propagator(path, dataset: str | None = None, check: str = "error") -> t
     """
     with open_h5(path) as f:
         ours = f.attrs.get("format") == PROPAGATOR_FORMAT
-        if ours and int(f.attrs["schema_version"]) > SCHEMA_VERSION:
+        version = int(f.attrs["schema_version"]) if ours else 0
+        if version > BY_SLICES_VERSION:
             raise FileFormatError(
-                f"{str(path)!r} has schema version {int(f.attrs['schema_version'])}; this program reads up to "
-                f"{SCHEMA_VERSION}: use a newer one."
+                f"{str(path)!r} has schema version {version}; this program reads up to {BY_SLICES_VERSION}: use a newer one."
             )
         if f.attrs.get("format") == "lqcd_core propagator columns":
             raise FileFormatError(f"{str(path)!r} is an unfinished propagator; resume the run that writes it.")
@@ -302,7 +332,7 @@ def read_propagator(path, dataset: str | None = None, check: str = "error") -> t
                 basis=str(d.attrs["basis"]), source=read_tree(f, "source"), provenance=read_tree(f, "provenance")
             )
             if check != "off":
-                _compare(path, {"digest": str(d.attrs["digest"])}, {"digest": _digest(array)}, check)
+                _compare(path, {"digest": str(d.attrs["digest"])}, {"digest": _digest(array, version)}, check)
         else:
             texts = {k: _text(v) for k, v in d.attrs.items() if not k.endswith("_formatted")}
             info["provenance"] = {"file": str(path), "dataset": name, "attributes": texts}
@@ -317,10 +347,23 @@ def _text(value) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _digest(array: np.ndarray) -> str:
+def slice_digest(data: np.ndarray) -> bytes:
+    """blake2b (128 bits) of the bytes of a time slice as stored."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def digest_of_slices(digests: Iterable[bytes]) -> str:
+    """The digest of a propagator from those of its time slices, in order (version 2)."""
+    return hashlib.blake2b(b"".join(digests), digest_size=16).hexdigest()
+
+
+def _digest(array: np.ndarray, version: int) -> str:
+    stored = (np.ascontiguousarray(b, b.dtype.newbyteorder("<")).reshape(-1).view(np.uint8) for b in array)
+    if version == BY_SLICES_VERSION:
+        return digest_of_slices(slice_digest(block) for block in stored)
     h = hashlib.blake2b(digest_size=16)
-    for block in array:
-        h.update(np.ascontiguousarray(block, block.dtype.newbyteorder("<")).reshape(-1).view(np.uint8))
+    for block in stored:
+        h.update(block)
     return h.hexdigest()
 
 

@@ -25,8 +25,8 @@ import numpy as np
 from ..errors import FieldShapeError, FileError, FileFormatError, ParameterError, TruncatedFileError
 from ..geometry import LatticeGeometry
 from ..precision import as_precision
-from .atomic import explain_os_error
-from .hdf5 import SCHEMA_VERSION, load_h5py, open_h5, write_slices
+from .atomic import explain_os_error, pwrite_all
+from .hdf5 import SCHEMA_VERSION, allocated_dataset, load_h5py, open_h5, write_slices
 from .layout import as_path, file_size, program
 from .metadata import differences, plain, to_json
 from .report import FileCheckWarning
@@ -157,7 +157,7 @@ class PropagatorFile:
                     ("crc32", (n,), np.dtype("<u4")),
                     ("info", (n,), np.dtype(f"S{_INFO_BYTES}")),
                 ):
-                    _allocated_dataset(f, name, shape, kind)
+                    allocated_dataset(f, name, shape, kind)
             with open(temporary, "rb+") as f:
                 os.fsync(f.fileno())
             os.link(temporary, partial)  # unlike a rename this fails if another process was first
@@ -396,10 +396,7 @@ class PropagatorFile:
         return out
 
     def _pwrite(self, data, offset: int) -> None:
-        view = memoryview(data).cast("B")
-        while len(view):
-            written = os.pwrite(self._handle, view, offset)
-            view, offset = view[written:], offset + written
+        pwrite_all(self._handle, data, offset)
 
     def _pread(self, size: int, offset: int) -> bytes:
         parts = []
@@ -441,17 +438,6 @@ def _parameters(geometry, source, provenance, dtype, basis) -> dict[str, Any]:
         "source": plain(dict(source)),
         "provenance": plain(dict(provenance)),
     }
-
-
-def _allocated_dataset(f, name: str, shape, dtype) -> None:
-    """A contiguous dataset whose bytes exist in the file at once (zeros), so that later writes change no structure."""
-    h5py = load_h5py()
-    options = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    options.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    options.set_fill_time(h5py.h5d.FILL_TIME_ALLOC)
-    options.set_obj_track_times(False)
-    kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
-    h5py.h5d.create(f.id, name.encode(), kind, h5py.h5s.create_simple(shape), options)
 
 
 def _with_errno(error: BaseException) -> BaseException:

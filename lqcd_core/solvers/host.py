@@ -14,6 +14,7 @@ from ..fields import ColorSpinorField
 from ..geometry import FULL
 from ..operators.linear import LinearOperator
 from ..precision import as_precision
+from ..spaces import of_all_slices
 from .columns import RightHandSide, on_columns
 from .solution import Progress, Solution, SolverInfo, first_columns, merge_infos
 
@@ -230,9 +231,11 @@ class HostBatch:
         return from_numpy(np.ascontiguousarray(out), self.library)
 
 
-def host_units(batch: np.ndarray, precision) -> np.ndarray:
+def host_units(space, batch: np.ndarray) -> np.ndarray:
     """A power of two per column that brings sources of unusual size to order 1 before they are packed; 1 for others."""
-    largest = np.array([np.abs(column).max(initial=0.0) for column in batch])
+    precision = space.precision
+    slices = np.array([[np.abs(part).max(initial=0.0) for part in column] for column in batch])
+    largest = of_all_slices(space, slices).max(axis=1)
     usual = (1e-3, 1e3) if precision.bytes_per_real == 2 else (1e-10, 1e10)
     strange = (largest > 0) & np.isfinite(largest) & ~((largest > usual[0]) & (largest < usual[1]))
     return np.where(strange, np.ldexp(1.0, -np.frexp(np.where(strange, largest, 1.0))[1]), 1.0)
@@ -287,7 +290,7 @@ def solve_on_host(solver, A, b, x0, callback) -> Solution:
         raise FieldShapeError(f"x0 has shape {start.batch.shape}, the source {host.batch.shape}.")
 
     def piece(batch, where, tell):
-        units = host_units(batch, space.precision)
+        units = host_units(space, batch)
         batch = scaled(batch, units)
         B = on_columns(linear, len(batch))
         v = B.vectors

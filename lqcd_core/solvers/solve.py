@@ -23,6 +23,7 @@ from ..errors import BackendUnavailable, FieldShapeError, NotConvergedError, Par
 from ..geometry import EVEN
 from ..operators.bound import BoundOperator
 from ..operators.linear import LinearOperator
+from ..spaces import of_all_slices
 from .columns import ColumnBook, RightHandSide, on_columns
 from .host import HostBatch, host_units, in_pieces, scaled
 from .krylov import CHECKED_TOGETHER, Solver
@@ -138,7 +139,7 @@ def _solve_bound(M, b, solver, even_odd, form, parity, x0, device_solve, callbac
     device = _Device(M, solver, even_odd, form, parity, callback is not None) if offered else None
 
     def piece(batch, where, tell):
-        units = host_units(batch, M.precision)
+        units = host_units(M.space, batch)
         batch = scaled(batch, units)
         first = None
         if start is not None:
@@ -182,7 +183,8 @@ class _Schur:
         def prepared(columns=None):
             return schur.prepare(*schur.split(batch if columns is None else batch[columns]))
 
-        wanted = schur_targets(schur, targets, np.sqrt(host_norm2(batch)), np.sqrt(A.vectors.norm2(prepared())))
+        given = np.sqrt(host_norm2(schur.bound.space, batch))
+        wanted = schur_targets(schur, targets, given, np.sqrt(A.vectors.norm2(prepared())))
         x, info = solver.run(A, RightHandSide(A.vectors, prepared), None, wanted, callback)
         return self.whole(x, batch), info
 
@@ -244,12 +246,14 @@ def _block_norm(blocks: np.ndarray) -> float:
     return max(float(np.abs(part).sum(axis=-1).max()) for part in blocks)
 
 
-def host_norm2(batch: np.ndarray) -> np.ndarray:
-    """sum |b|^2 per column in double, by time slices."""
-    out = np.zeros(len(batch))
+def host_norm2(space, batch: np.ndarray) -> np.ndarray:
+    """sum |b|^2 per column in double, by time slices in their order."""
+    slices = np.zeros(batch.shape[:2])
     for k, column in enumerate(batch):
-        out[k] = sum(float(np.vdot(s, s).real) for s in (part.astype(np.complex128, copy=False) for part in column))
-    return out
+        for t, part in enumerate(column):
+            wide = part.astype(np.complex128, copy=False)
+            slices[k, t] = np.vdot(wide, wide).real
+    return np.array([sum(row.tolist()) for row in of_all_slices(space, slices)])
 
 
 class _Device:
@@ -307,7 +311,7 @@ class _Corrections:
         self.inside: str | None = None
         self.batch, self.x, self.callback = batch, x0, callback
         n = len(batch)
-        self.norms = np.sqrt(host_norm2(batch))
+        self.norms = np.sqrt(host_norm2(M.space, batch))
         self.book = ColumnBook(solver.name, solver.tol, np.full(n, solver.tol), None, False)
         self.counts = np.zeros(n, int)
         self.applications = self.outer = 0

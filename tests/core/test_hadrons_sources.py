@@ -1,5 +1,6 @@
 """Sources: what each column is, and that a column does not depend on how it is asked for."""
 
+import itertools
 import json
 
 import numpy as np
@@ -179,3 +180,15 @@ def test_a_source_that_is_no_full_set_makes_no_propagator():
     assert len(source) == 12 and not source.makes_propagator and ALL["z2"].makes_propagator
     with pytest.raises(FieldShapeError, match="dilute"):
         source.make_propagator(source.columns())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_slabs_of_a_column_are_the_column(name):
+    source = ALL[name]
+    edges = [0, 1, 3, source.geometry.T]
+    slabs = [source.slab(a, b) for a, b in itertools.pairwise(edges)]
+    columns = [0, source.n_columns - 1]
+    assert np.array_equal(np.concatenate([s.columns(columns) for s in slabs], axis=1), source.columns(columns))
+    assert all(s.describe() == source.describe() for s in slabs)
+    with pytest.raises(ParameterError, match="outside"):
+        source.slab(2, source.geometry.T + 1)

@@ -71,6 +71,67 @@ def propagator(folder):
     np.save(folder / f"propagator-{RANK}.npy", made.array)
 
 
+WRITTEN = {
+    "point": ("clover", lambda U: lqcd.point_source(U.geometry, 3, 1, 2, 1), {}),
+    "wall": ("wilson", lambda U: lqcd.wall_source(U.geometry, 5), {"even_odd": False, "batch": 5}),
+    "smeared": ("twisted", lambda U: lqcd.smeared_source(lqcd.noise_source(U.geometry, 3, "z4"), U, 1.0, 2), {}),
+}
+"""Propagators that ranks write: operator, source and options of the solve, by name of the file."""
+
+
+def written(name, backend):
+    """(operator, source, solver, options) of one of them, the solver in two precisions for the twisted one."""
+    operator, source, options = WRITTEN[name]
+    U, _ = problem()
+    solver = lqcd.ConjugateGradient(tol=1e-8)
+    if operator == "twisted":
+        solver = lqcd.MixedPrecision(inner=solver, precision="single")
+    return OPERATORS[operator].bind(U, backend=backend, n_rhs=12), source(U), solver, options
+
+
+def slabs(folder):
+    """Propagators made, held and written slab by slab; what the host held at most is written down."""
+    from lqcd_backends.sharded import files
+    from lqcd_backends.sharded.slab import SlabSpace
+
+    seen, pack = [], SlabSpace.pack
+    SlabSpace.pack = lambda self, array: seen.append(np.shape(array)[1]) or pack(self, array)
+    for name in WRITTEN:
+        M, source, solver, options = written(name, BACKEND)
+        files.propagator(M, source, solver, folder / f"{name}.h5", **options)
+    M, source, solver, options = written("point", BACKEND)
+    said = {"slices": sorted(set(seen))}
+    for what, path in (("suffix", folder / "a.npy"), ("directory", folder / "nowhere" / "a.h5")):
+        try:
+            files.propagator(M, source, solver, path)
+        except lqcd.LQCDError as error:
+            said[what] = type(error).__name__
+    (folder / f"slabs-{RANK}.json").write_text(json.dumps(said))
+
+
+def failing_write(folder):
+    """The victim cannot write its slab: all say so; then it dies while it should write, and no new file is left."""
+    from lqcd_backends.sharded import files
+
+    from lqcd_core.io import PropagatorLayout
+
+    M, source, solver, _ = written("point", BACKEND)
+    write = PropagatorLayout.write
+
+    def full(self, t_start, slices):
+        if RANK == VICTIM:
+            raise lqcd.errors.FileError("cannot write: the disk of the victim is full.")
+        return write(self, t_start, slices)
+
+    PropagatorLayout.write = full
+    try:
+        files.propagator(M, source, solver, folder / "S.h5")
+    except lqcd.LQCDError as error:
+        (folder / f"full-{RANK}").write_text(f"{error} {error.__cause__}")
+    PropagatorLayout.write = lambda *a: os.kill(os.getpid(), signal.SIGKILL) if RANK == VICTIM else write(*a)
+    files.propagator(M, source, solver, folder / "S.h5")
+
+
 def files(folder):
     """Every rank reads its slab of a good, a damaged and a missing file, and a propagator is written once."""
     from lqcd_backends.sharded import files

@@ -15,6 +15,7 @@ import ranks_script
 
 import lqcd_core as lqcd
 from lqcd_core.errors import ParameterError
+from lqcd_core.io.metadata import plain
 from lqcd_core.registry import Registry
 
 torch_distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
@@ -110,6 +111,34 @@ def test_every_rank_reads_its_slab_and_damage_is_seen_by_all(tmp_path):
         assert told["good.ildg"] == told["good.nersc"] == U.digest()
         assert told["bad.ildg"] == told["bad.nersc"] == "ChecksumError" and told["missing.ildg"] == "FileError"
         assert told["there"] and told["nowhere"] == "FileError"
+
+
+def test_ranks_write_their_slabs_of_a_propagator(tmp_path):
+    assert rank_launch.end(rank_launch.start("slabs", tmp_path, 2, 60), 240) == [0, 0], said(tmp_path, 2)
+    for name in ranks_script.WRITTEN:
+        M, source, solver, options = ranks_script.written(name, "numpy")
+        want, got = lqcd.propagator(M, source, solver, **options), lqcd.read_propagator(tmp_path / f"{name}.h5")
+        assert np.array_equal(got.array, want.array), name
+        assert got.source == want.source and got.basis == want.basis
+        same = ("operator", "solver", "preconditioning", "links_digest")
+        assert {k: got.provenance[k] for k in same} == {k: plain(want.provenance)[k] for k in same}
+        solve = [S.provenance["solve"] for S in (got, want)]
+        assert solve[0]["column_residuals"] == solve[1]["column_residuals"]
+    for rank in range(2):
+        told = json.loads((tmp_path / f"slabs-{rank}.json").read_text())
+        assert told == {"slices": [4], "suffix": "ParameterError", "directory": "FileError"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_slab_that_cannot_be_written_leaves_the_old_file(tmp_path):
+    (tmp_path / "S.h5").write_bytes(b"the old one")
+    texts = fail("failing_write", tmp_path, ranks=2)
+    for k in range(2):
+        full = (tmp_path / f"full-{k}").read_text()
+        assert "the disk of the victim is full" in full and "rank 1 (process" in full, full
+    assert "WorkerError" in texts[0] and "rank 1 (process" in texts[0], texts[0]
+    assert (tmp_path / "S.h5").read_bytes() == b"the old one"
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(

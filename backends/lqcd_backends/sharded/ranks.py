@@ -49,7 +49,7 @@ ANSWERING = frozenset(
         "facts",
     }
 )
-"""Commands whose answers every rank needs; the others answer nothing and cost no message."""
+"""Commands whose answers every rank needs; the others cost no message, and a rank knows its own answer alone."""
 
 
 class RankMismatch(WorkerError):
@@ -100,6 +100,14 @@ class RankFaces:
         """Nothing: the team cuts the connections."""
 
 
+class RankShard(Shard):
+    """A shard that can keep its slab to itself."""
+
+    def slab(self, space: int, x: int) -> np.ndarray:
+        """:meth:`unpack`, as a command that answers this rank alone."""
+        return self.unpack(space, x)
+
+
 class RankTeam(Team):
     """The ranks of a launch, seen from one of them.
 
@@ -120,7 +128,7 @@ class RankTeam(Team):
     def __init__(self, executor: str, transport: Transport, timeout: float, backend: Any):
         super().__init__(transport.size, timeout)
         self.executor, self.transport, self.rank = executor, transport, transport.rank
-        self.shard = Shard(backend, RankFaces(transport))
+        self.shard = RankShard(backend, RankFaces(transport))
         self.calls, self.checksum, self.errors = 0, 0, 0
         self.recent: list[str] = []  # calls since the last packet
         self.last_error = ""
@@ -161,7 +169,7 @@ class RankTeam(Team):
                 self._stop_all(CAUSE, f"was interrupted ({type(error).__name__}) in {command!r}")
                 raise
             if command not in ANSWERING:
-                return [None] * self.shards
+                return [answer if rank == self.rank else None for rank in range(self.shards)]
             return self._answers(command, dict(enumerate(self.exchange(command, answer))))
 
     def agree(self, what: str, facts: Mapping[str, Any]) -> None:
