@@ -20,7 +20,9 @@ def plain(value: Any) -> Any:
     >>> plain({"kappa": np.float64(0.125), "momentum": (0, 0, 1), "phase": 1j})
     {'kappa': 0.125, 'momentum': [0, 0, 1], 'phase': {'re': 0.0, 'im': 1.0}}
     """
-    if value is None or isinstance(value, (str, bool)):
+    if isinstance(value, str):
+        return str(value)  # of a subclass (the version of torch is one) the letters: HDF5 refuses the rest
+    if value is None or isinstance(value, bool):
         return value
     if isinstance(value, np.generic):
         return plain(value.item())

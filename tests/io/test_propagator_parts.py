@@ -67,3 +67,11 @@ def test_parts_that_do_not_fit_are_refused(tmp_path):
         layout.write(0, array)
     with pytest.raises(errors.FileError, match="directory"):
         laid_out(tmp_path / "nowhere" / "s.h5")
+
+
+def test_a_string_of_another_kind_is_stored_as_its_letters(tmp_path):
+    class Version(str):
+        """As the version of torch is."""
+
+    S = Propagator(GEOMETRY, numbers(), provenance={"backend_facts": {"torch": Version("2.13.0")}})
+    assert read_propagator(write_propagator(S, tmp_path / "s.h5")).provenance["backend_facts"]["torch"] == "2.13.0"
