@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import FileError
+from ..io.atomic import check_replaceable
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable) -> None:
@@ -23,8 +24,7 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable) -> None:
     for k, path in enumerate(outputs):
         if not path.parent.is_dir():
             raise FileError(f"cannot write {str(path)!r}: the directory does not exist; create it first.")
-        if path.is_dir():
-            raise FileError(f"cannot write {str(path)!r}: it is a directory.")
+        check_replaceable(path)
         for other in inputs:
             if _same(path, other):
                 raise FileError(f"{str(path)!r} is an input of this command; choose another output.")

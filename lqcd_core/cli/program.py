@@ -135,6 +135,11 @@ _IN_OUR_WORDS = {
     "check='warn' or check='off' reads": "--check warn or --check off reads",
     "mass= or kappa=": "--mass or --kappa",
     "or pass format=": "or name the format",
+    "; pass format= if it is one of them": "",
+    "pass precision='single' to round it": "pass --precision single to round it",
+    "drop format=": "leave out --format or --from",
+    "by backend=": "by --backend",
+    "use_backend('sharded', inner='numpy', shards=2)": "--backend sharded --option inner=numpy --option shards=2",
 }
 """What the library's remedies are called on the command line."""
 

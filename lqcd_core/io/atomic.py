@@ -59,6 +59,23 @@ def pwrite_all(handle: int, data, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
+def check_replaceable(path) -> None:
+    """Refuse a target that a file must not take the place of: a directory, a device, a pipe.
+
+    Raises
+    ------
+    FileError
+        Naming it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise explain_os_error("write", path, IsADirectoryError(errno.EISDIR, "is a directory"))
+    if path.exists() and not path.is_file():  # a rename would take /dev/null away from everybody
+        raise FileError(
+            f"cannot write {str(path)!r}: it is a device or a pipe, and only a file can be replaced; name a file."
+        )
+
+
 @contextlib.contextmanager
 def replacing_path(path, size: int = 0) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it and rename it to ``path``, else remove it.
@@ -78,8 +95,7 @@ def replacing_path(path, size: int = 0) -> Iterator[Path]:
     target = Path(os.path.realpath(path))
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     try:
-        if target.is_dir():
-            raise IsADirectoryError(errno.EISDIR, "is a directory")
+        check_replaceable(target)
         # os.open, unlike tempfile, gives the permissions that the user's umask asks for
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         if size > shutil.disk_usage(target.parent).free:

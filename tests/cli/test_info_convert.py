@@ -61,6 +61,16 @@ def test_convert_takes_a_format_a_precision_and_options(lqcd, configuration, tmp
     )
 
 
+def test_remedies_are_those_of_the_command_line(lqcd, configuration, tmp_path):
+    assert "--precision single" in lqcd("convert", configuration, tmp_path / "b.milc", code=2).stderr
+    (tmp_path / "text").write_text("hello")
+    for words in (("info", tmp_path / "text"), ("info", configuration, "--format", "nersc"),
+                  ("propagator", configuration, "--mass", 1, "--backend", "nump", "-o", tmp_path / "s.h5"),
+                  ("propagator", configuration, "--mass", 1, "--backend", "sharded", "-o", tmp_path / "s.h5")):  # fmt: skip
+        said = lqcd(*words, code=2).stderr
+        assert "format=" not in said and "backend=" not in said and "use_backend" not in said, said
+
+
 def test_convert_does_not_overwrite_unless_forced(lqcd, configuration, tmp_path):
     target = tmp_path / "b.nersc"
     target.write_text("precious")

@@ -1,6 +1,7 @@
 """``lqcd propagator``: the library's numbers, and what happens when it is killed, interrupted, repeated or misused."""
 
 import json
+import os
 import signal
 import sys
 import time
@@ -330,6 +331,9 @@ def test_an_output_that_cannot_be_written_is_said_before_the_solve(lqcd, configu
     assert len(result.stderr.strip().splitlines()) == 1
     result = lqcd("propagator", configuration, *QUICK, "-o", tmp_path / "absent" / "s.h5", code=2)
     assert "does not exist" in result.stderr
+    os.mkfifo(tmp_path / "pipe")
+    result = lqcd("propagator", configuration, *QUICK, "--force", "-o", tmp_path / "pipe", code=2)
+    assert "a device or a pipe" in result.stderr and (tmp_path / "pipe").is_fifo()
 
 
 # -- the main job ------------------------------------------------------------------------------------------------------

@@ -56,6 +56,15 @@ def test_permissions_follow_the_umask_and_the_old_file(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o604 and path.read_bytes() == b"2"
 
 
+def test_a_pipe_or_device_is_refused_and_stays(tmp_path, fields):
+    os.mkfifo(tmp_path / "pipe.ildg")
+    (tmp_path / "link.ildg").symlink_to("pipe.ildg")
+    for name in ("pipe.ildg", "link.ildg"):
+        with pytest.raises(errors.FileError, match="a device or a pipe"):
+            write_gauge(fields[0], tmp_path / name)
+    assert (tmp_path / "pipe.ildg").is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
 def test_symbolic_link_stays_and_its_target_is_replaced(tmp_path):
     (tmp_path / "data").mkdir()
     real, link = tmp_path / "data" / "real", tmp_path / "link"
