@@ -516,6 +516,43 @@ def test_a_solve_that_cannot_reach_its_tolerance_says_so():
     assert info.final_residual == pytest.approx(true, rel=1e-6)
 
 
+@pytest.mark.parametrize("method", ("cg", "bicgstab", "mixed"))
+def test_what_a_solve_moves_between_host_and_device(method, monkeypatch):
+    """Vectors cross at the ends of a solve, never in its loop: there go site sums of 1/24 vector, and coefficients."""
+    from lqcd_backends.neuron.traced.adapters import TraceAdapter
+
+    moved = {"to_device": [], "to_host": []}
+    for name, shapes in moved.items():
+        real = getattr(TraceAdapter, name)
+        monkeypatch.setattr(TraceAdapter, name, lambda self, t, real=real, s=shapes: s.append(t.shape) or real(self, t))
+    u, b = lqcd.GaugeField.random(G, seed=2), gaussian(2, *G.spinor_shape, seed=3)
+    b = b if method == "mixed" else b.astype(np.complex64)
+    device = ("neuron-traced", {"formulation": "fused"})
+    vectors, sums = [], []
+    for maxiter in (2, 5):
+        if method == "mixed":
+            m = lqcd.WilsonDirac(mass=0.3).bind(u, backend="numpy", precision="double", n_rhs=2)
+            inner = lqcd.BiCGStab(tol=1e-12, maxiter=maxiter)
+            solver = lqcd.MixedPrecision(inner=inner, precision="single", backend=device)
+        else:
+            m = lqcd.WilsonDirac(mass=0.3).bind(u, backend=device, precision="single", n_rhs=2)
+            solver = {"cg": lqcd.ConjugateGradient, "bicgstab": lqcd.BiCGStab}[method](tol=1e-6, maxiter=maxiter)
+        for shapes in moved.values():
+            shapes.clear()
+        _, info = lqcd.solve(m, b, solver, raise_on_failure=False)
+        assert info.iterations == maxiter
+        full, half = (2, 2, 4, 3, *G.shape), (2, 2, 4, 3, *G.parity_shape(EVEN)[:4])
+        ways = {name: [s.numel() for s in shapes if s in (full, half)] for name, shapes in moved.items()}
+        vectors.append({name: sum(sizes) / (2 * 24 * G.volume) for name, sizes in ways.items()})
+        sums.append(sum(s.numel() for s in moved["to_host"] if s not in (full, half)))
+        assert all(s.numel() <= 4 for s in moved["to_device"] if s not in (full, half))
+    for name, at_most in (("to_device", 6), ("to_host", 3)):
+        few, many = (v[name] for v in vectors)
+        assert 0 < few <= at_most
+        assert many - few <= 1, "three more iterations, half a vector each, would be 1.5"  # a restart moves one
+    assert 0 < sums[1] - sums[0] <= 3 * 10 * 2 * G.volume  # three iterations of at most ten sums
+
+
 # -- the ancestor's interface ---------------------------------------------------------------------------------------------
 
 

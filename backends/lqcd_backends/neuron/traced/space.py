@@ -58,7 +58,8 @@ class TracedSpace:
         return out
 
     def zeros(self) -> Handle:
-        return self.adapter.to_device(torch.zeros(self.shape, dtype=self.storage))
+        nought = self.adapter.to_device(torch.zeros(1, dtype=self.storage))  # one number travels, not a vector
+        return nought.new_zeros(self.shape)
 
     def axpy(self, a, x: Handle, y: Handle) -> Handle:
         return self._add(self._product(a, x), y)
@@ -111,18 +112,19 @@ class TracedSpace:
         if a.ndim and a.shape != (self.n_rhs,):
             raise FieldShapeError(f"a scalar per column needs the shape ({self.n_rhs},) here, got {a.shape}.")
         wide = x.to(torch.float32)
-        re = self._scalar(a.real)
         if not a.imag.any():
+            (re,) = self._scalars(a.real)
             return re * wide
-        im = self._scalar(a.imag)
+        re, im = self._scalars(a.real, a.imag)
         r, i = wide[:, :1], wide[:, 1:]
         return torch.cat([re * r - im * i, re * i + im * r], 1)
 
-    def _scalar(self, a: np.ndarray):
-        if not a.ndim:
-            return float(np.float32(a))
-        column = torch.from_numpy(a.astype(np.float32)).reshape(-1, *[1] * 7)
-        return self.adapter.to_device(column)
+    def _scalars(self, *parts: np.ndarray) -> list:
+        """Each part as a factor of vectors: a number, or a column of one per right-hand side, in one transfer."""
+        if not parts[0].ndim:
+            return [float(np.float32(a)) for a in parts]
+        columns = torch.from_numpy(np.stack(parts).astype(np.float32)).reshape(len(parts), -1, *[1] * 7)
+        return list(self.adapter.to_device(columns))
 
 
 __all__ = ["TracedSpace"]
