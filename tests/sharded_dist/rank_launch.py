@@ -16,12 +16,16 @@ def environment(**more) -> dict[str, str]:
     return {**out, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **{k: str(v) for k, v in more.items()}}
 
 
+def launcher(case: str, folder: Path, ranks: int) -> list[str]:
+    """The command that runs a case under torchrun."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    return [*command, str(SCRIPT), case, str(folder)]
+
+
 def torchrun(case: str, folder: Path, ranks: int) -> None:
     """Run a case to its good end under torchrun."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    done = subprocess.run(
-        [*command, str(SCRIPT), case, str(folder)], env=environment(), capture_output=True, text=True, timeout=300
-    )
+    command = launcher(case, folder, ranks)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -62,6 +66,35 @@ def end(processes: list[subprocess.Popen], seconds: float, but: tuple[int, ...] 
                 process.kill()
                 process.wait()
     return codes
+
+
+def begun(folder: Path, ranks: int, seconds: float) -> list[int]:
+    """Process ids of the ranks, once each has written its own to ``begun-RANK``."""
+    limit = time.monotonic() + seconds
+    files = [folder / f"begun-{k}" for k in range(ranks)]
+    while not all(f.exists() and f.read_text() for f in files):
+        assert time.monotonic() < limit, "the ranks did not begin"
+        time.sleep(0.05)
+    return [int(f.read_text()) for f in files]
+
+
+def left(pids: list[int], seconds: float) -> list[str]:
+    """What these processes left behind: themselves if they still run after a while, and segments of shared memory."""
+    limit = time.monotonic() + seconds
+    while (alive := [f"process {pid}" for pid in pids if _runs(pid)]) and time.monotonic() < limit:
+        time.sleep(0.05)
+    shared = Path("/dev/shm")
+    names = [f.name for f in shared.iterdir()] if shared.is_dir() else []
+    return alive + [name for name in names if any(str(pid) in name.replace("_", "-").split("-") for pid in pids)]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{pid}/stat")
+    return not (status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def said(folder: Path, rank: int) -> str:

@@ -200,8 +200,21 @@ def raising(folder):
 
 
 def leaving(folder):
-    """The victim's script ends early, without an error."""
-    endless(lambda: RANK == VICTIM and sys.exit(0))
+    """The victim's script ends after the bind, without an error and without the solve that the others make."""
+    U, b = problem()
+    M = OPERATORS["wilson"].bind(U, backend=BACKEND, n_rhs=2)
+    if RANK == VICTIM:
+        (folder / "stopped").write_text(str(time.time()))
+        sys.exit(0)
+    try:
+        lqcd.solve(M, b, lqcd.ConjugateGradient(tol=1e-8))
+    finally:
+        (folder / f"ended-{RANK}").write_text(str(time.time()))
+
+
+def interrupted(folder):
+    """Solves until a signal comes from outside; the process id is written down once it iterates."""
+    endless(lambda: (folder / f"begun-{RANK}").write_text(str(os.getpid())))
 
 
 def network(folder):

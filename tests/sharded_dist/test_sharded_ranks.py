@@ -1,8 +1,10 @@
 """One rank a process over torch.distributed: the bits of one shard, and every failure named on every rank in time."""
 
+import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,6 +79,48 @@ def test_a_rank_whose_script_fails_tells_the_others(tmp_path):
     assert "ZeroDivisionError: of the victim" in texts[1]
     for k in (0, 2):
         assert "rank 1 (process" in texts[k] and "ZeroDivisionError: of the victim" in texts[k], texts[k]
+
+
+def test_a_rank_that_leaves_before_the_others_solve_is_named(tmp_path):
+    codes = rank_launch.end(rank_launch.start("leaving", tmp_path, 2, TIMEOUT), 120)
+    assert codes[1] == 0 and codes[0] not in (0, None), (codes, said(tmp_path, 2))
+    text = rank_launch.said(tmp_path, 0)
+    assert "WorkerError" in text and "came to the end of its script" in text and "rank 1 (process" in text, text
+    waited = float((tmp_path / "ended-0").read_text()) - float((tmp_path / "stopped").read_text())
+    assert waited < 3 * TIMEOUT, waited
+
+
+def test_ctrl_c_on_one_rank_ends_the_others_by_an_error_that_names_it(tmp_path):
+    processes = rank_launch.start("interrupted", tmp_path, 2, TIMEOUT)
+    try:
+        pids = rank_launch.begun(tmp_path, 2, 120)
+        processes[1].send_signal(signal.SIGINT)
+    finally:
+        codes = rank_launch.end(processes, 6 * TIMEOUT)
+    assert 0 not in codes and None not in codes, (codes, said(tmp_path, 2))
+    assert "KeyboardInterrupt" in rank_launch.said(tmp_path, 1)
+    text = rank_launch.said(tmp_path, 0).rsplit("WorkerError", 1)[1]
+    assert "rank 1 (process" in text and "KeyboardInterrupt" in text, text
+    assert not rank_launch.left(pids, 10)
+
+
+def test_ctrl_c_on_the_launcher_leaves_nothing(tmp_path):
+    launcher = subprocess.Popen(
+        rank_launch.launcher("interrupted", tmp_path, 2), env=rank_launch.environment(LQCD_TEST_TIMEOUT=TIMEOUT),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    pids = []
+    try:
+        pids = rank_launch.begun(tmp_path, 2, 120)
+        launcher.send_signal(signal.SIGINT)
+        errors = launcher.communicate(timeout=6 * TIMEOUT)[1]
+        assert launcher.returncode != 0 and "KeyboardInterrupt" in errors, errors[-3000:]
+        assert not rank_launch.left(pids, 10)
+    finally:
+        launcher.kill()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_nan_is_charged_to_the_rank_that_made_it(tmp_path):
