@@ -95,7 +95,8 @@ def prepared(payload):
 @contextlib.contextmanager
 def torch_arrays():
     """Around a kernel that the stand-in torch package calls on arrays."""
-    with mock.patch.dict(os.environ, {"NKI_SIMULATOR": "1"}):
+    target = os.environ.get("LQCD_STANDIN_NRT_TARGET", "trn2")
+    with mock.patch.dict(os.environ, {"NKI_SIMULATOR": "1", "NEURON_PLATFORM_TARGET_OVERRIDE": target}):
         yield
 
 

@@ -29,6 +29,7 @@ class Kernel:
         self.address_rotation, self.barrier_check = address_rotation, barrier_check
         self.__name__, self.__doc__, self.__module__ = func.__name__, func.__doc__, func.__module__
         self.__wrapped__ = func
+        self._programs = {}
 
     def __getitem__(self, lnc):
         require(lnc in (1, 2), "kernel[lnc]", "lnc", lnc, "1 or 2")
@@ -49,7 +50,7 @@ class Kernel:
         target = os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "trn3")
         lnc = self.lnc or int(os.environ.get("NEURON_LOGICAL_NC_CONFIG", "1"))
         if os.environ.get("NKI_SIMULATOR") == "1":
-            outputs = run(self, arrays, constants, target=target, lnc=lnc).outputs
+            outputs = self._traced(arrays, constants, target, lnc).execute(arrays).outputs
             return outputs[0] if len(outputs) == 1 else outputs
         folder = os.environ.get("NKI_ARTIFACTS_DIR")
         trace(self, arrays, constants, target=target, lnc=lnc)
@@ -65,6 +66,14 @@ class Kernel:
             for hook in COMPILED:
                 hook(self, arrays, constants, target, lnc, folder)
         raise RuntimeError("no NeuronCore: compiled by a stand-in, not executed")
+
+    def _traced(self, arrays, constants, target, lnc):
+        """The program for these shapes and constants: traced once, however often it runs."""
+        shapes = tuple((name, a.shape, dtypes.name_of(a.dtype)) for name, a in arrays.items())
+        key = (shapes, repr(sorted(constants.items())), target, lnc)
+        if key not in self._programs:
+            self._programs[key] = trace(self, arrays, constants, target=target, lnc=lnc)
+        return self._programs[key]
 
 
 def _check_signature(func):
