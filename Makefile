@@ -86,11 +86,12 @@ asv-smoke: $(VENV)/.test
 	$(ASV_READY) && $(ASV_RUN) -b "$(SMOKE)"
 
 # This commit against another, each installed in an environment of its own, in interleaved rounds: make asv-compare BASE=main~1
+# The selection of the smoke; BENCHMARKS=. compares every benchmark, which takes hours.
 BASE ?= HEAD~1
-BENCHMARKS ?= .
+BENCHMARKS ?= $(SMOKE)
 asv-compare: $(VENV)/.test
 	cd asv_benchmarks && $(ASV) machine --yes > /dev/null \
-	    && $(ASV) continuous --factor 1.3 --interleave-rounds -a rounds=4 --show-stderr -b "$(BENCHMARKS)" "$(BASE)" HEAD
+	    && $(ASV) continuous --factor 1.3 --interleave-rounds -a rounds=4 --show-stderr -b '$(BENCHMARKS)' "$(BASE)" HEAD
 
 # The tables of docs/performance.md: on a quiet machine. What was measured already is kept; remove the folder to begin anew.
 BENCH = build/bench
