@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import nki_sim
 from lqcd_backends.neuron.nki import kernel_specs as ks
 from lqcd_backends.neuron.nki import layout as layout_module
+from lqcd_backends.neuron.nki import window
 from nki_lattice import error, fields, kernel, launch, reference, term
 
 from lqcd_core.precision import PRECISIONS
@@ -37,14 +38,21 @@ def changed(module, *edits):
     return out
 
 
-def wrongness(formulation, layouts=layout_module, module=None, generation=3):
-    """Error of M with blocks (and two right-hand sides) against the reference, the worse of M and M^dagger."""
-    links, psi = fields(SHAPE, 2, (-1, 1, 1j, 1))
+def wrongness(formulation, layouts=layout_module, module=None, generation=3, shape=SHAPE, walk=None):
+    """Error of M with blocks (and two right-hand sides) against the reference, the worse of M and M^dagger.
+
+    ``walk(demand)``: how kernel B goes through the lattice; without a window if left out.
+    """
+    links, psi = fields(shape, 2, (-1, 1, 1j, 1))
     worst = 0.0
     for dagger in (False, True):
-        diagonal = term("blocks", SHAPE)
+        diagonal = term("blocks", shape)
         used = diagonal.dagger() if dagger else diagonal
-        lay = layouts.VectorLayout(geometry=links.geometry, n_rhs=2, formulation=formulation, generation=generation)
+        lay = layouts.VectorLayout(
+            geometry=links.geometry, n_rhs=2, formulation=formulation, generation=generation, window_share=0.0
+        )
+        if walk is not None:
+            lay.__dict__["walk"] = walk(lay.demand)
         spec = ks.dirac(lay, "blocks", dagger)
         values = {
             "psi": lay.pack(psi),
@@ -83,7 +91,7 @@ KERNEL_MISTAKES = {
     "A, halo row below": ("vector_kernel", ("move(axis, n - 1, 0)", "move(axis, 0, 0)")),
     "A, halo row above": ("vector_kernel", ("move(axis, 0, n + 1)", "move(axis, n - 1, n + 1)")),
     "A, imaginary part": ("vector_kernel", ("from_half = ri if k == 0 else 1 - ri", "from_half = ri")),
-    "B, shift in x": ("tensor_kernel", ("(i + side) % x, False", "(i - side) % x, False")),
+    "B, shift in x": ("tensor_kernel", ("r * x + (i + side) % x", "r * x + (i - side) % x")),
     "B, shift in t": ("tensor_kernel", ("(st.after, zi), (st.before, zi)", "(st.before, zi), (st.after, zi)")),
     "B, block placement": ("tensor_kernel", ("if leaves and nodes[mu] > 1 else j", "if False else j")),
     "B, halo row": ("tensor_kernel", ("y - 1 if sy.first else", "0 if sy.first else")),
@@ -100,6 +108,40 @@ def test_a_mistake_in_a_kernel_is_seen(name):
     except nki_sim.NkiValidationError:
         return  # caught even earlier, by a rule of the machine
     assert not wrong < 1e-3
+
+
+WINDOW_MISTAKES = {
+    "the other slab": ("slabs[swept.odd], slabs[not swept.odd]", "slabs[not swept.odd], slabs[swept.odd]"),
+    "the chunk ahead not kept": ("if sliding and not swept.last:", "if False:"),
+    "the chunk ahead kept in the wrong place": ("known, register = middle\n", "known, register = above\n"),
+    "the chunk ahead is this one": (
+        "(st.after, zi) if axis == 0 else (ti, sz.after)",
+        "(ti, zi) if axis == 0 else (ti, zi)",
+    ),
+    "the slab before the sweep": ("begin.before, sb)", "low, sb)"),
+    "the first slab of the sweep": ("load_slab(slabs[begin.odd], low, sb)", "load_slab(slabs[begin.odd], 0 * low + 1, sb)"),
+    "the rows of the block": ("(sb.index, high * row))", "(sb.index, rows * row))"),
+    "the row above the block": ("y - 1 if sb.first else sb.index * high - 1", "y - 1 if sb.first else sb.index * high"),
+    "the row below the block": ("0 if sb.last else sb.index * high + high", "0 if sb.last else sb.index * high"),
+    "neighbours across": ("after if side > 0 else before", "before if side > 0 else after"),
+    "neighbours in the next chunk": ("below if side > 0 else above", "above if side > 0 else below"),
+    "the place in the slab": ("(along, rows * row)", "(along, row)"),
+}  # fmt: skip
+WINDOWED = (6, 6, 12, 1)
+"""Lattice of the window's mistakes: inner (3, 3, 12, 1), two blocks of three chunks of two rows."""
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("name", (None, *WINDOW_MISTAKES))
+def test_a_mistake_in_the_window_is_seen(name, axis):
+    edits = () if name is None else (WINDOW_MISTAKES[name],)
+    walk = lambda d: window.windowed(d, 2, axis, 6)  # noqa: E731
+    try:
+        wrong = wrongness("tensor", module=changed("tensor_kernel", *edits), shape=WINDOWED, walk=walk)
+    except nki_sim.NkiValidationError:
+        assert name is not None
+        return  # caught even earlier, by a rule of the machine
+    assert wrong < PRECISIONS["single"].tolerance if name is None else not wrong < 1e-3
 
 
 PACKING_MISTAKES = {

@@ -22,8 +22,8 @@ from .exact import NUMBERS, limb_sums
 SWAP = tuple(i ^ 1 for i in range(32))
 
 
-def at(tensor, pattern, terms):
-    """An access at a sum of index times stride, indices being integers or loop variables."""
+def summed(terms):
+    """A sum of index times stride as (what is known now, the register of the rest or None)."""
     offset, moving = 0, None
     for index, stride in terms:
         if isinstance(index, int):
@@ -31,6 +31,12 @@ def at(tensor, pattern, terms):
         else:
             part = index * stride
             moving = part if moving is None else moving + part
+    return offset, moving
+
+
+def at(tensor, pattern, terms):
+    """An access at a sum of index times stride, indices being integers or loop variables."""
+    offset, moving = summed(terms)
     if moving is None:
         return tensor.ap(pattern, offset)
     return tensor.ap(pattern, offset, moving, None, len(tensor.shape) - 1)

@@ -17,15 +17,15 @@ from lqcd_core.errors import ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
 
 from ..budget import INSTRUCTION_LIMIT
+from . import window
 from .compile_worker import array_type
-from .layout import VectorLayout, why_not
+from .layout import SBUF_BYTES, VectorLayout, why_not
+from .window import BANK
 
 CLOCKS = {2: (1.12, 2.8, 1.4), 3: (0.96, 2.4, 1.2), 4: (1.2, 2.4, 1.2)}
 """GHz of VectorE, TensorE, ScalarE by generation."""
 DMA_BYTES_PER_NS = {2: 272.0, 3: 362.0, 4: 528.0}
 """The smaller of sixteen practical DMA queues and the core's HBM share."""
-BANK = 512
-"""float32 of a PSUM bank per partition."""
 FLOOR = 64
 """Cycles below which no instruction falls."""
 KERNELS = {"vector": "A (Vector engine)", "tensor": "B (Tensor engine)"}
@@ -47,6 +47,8 @@ class Cost:
     """ns per site by engine, DMA included."""
     n_rhs: int
     """Right-hand sides."""
+    walk: str = ""
+    """Kernel B: the window of spinors in SBUF, or why there is none."""
 
     @property
     def bound(self) -> str:
@@ -80,54 +82,36 @@ def predict(layout: VectorLayout) -> Cost:
         dma = 144 * wl + 24 * w * n * (5 + 2 / rows + 1 + 2)
     else:
         v, sub = math.prod(layout.nodes), layout.slots[1]
-        rows = layout.rows or 1
-        sites = rows * layout.inner[3]
+        walk = layout.walk
+        sites = max(1, walk.rows) * layout.inner[3]
         count = max(1, min(sites, BANK // n))
         cycles = {
             "tensor": 8 * max(n, FLOOR) * (4 if layout.dtype == "float32" else 1) / v,
-            "vector": max(FLOOR, 2 * count * n) / (v * count), "scalar": 0.0,
+            "vector": max(FLOOR, 2 * count * n) / (v * count),
+            "scalar": 0.0 if walk.axis is None else max(FLOOR, sites * n) / (v * sites),  # into the window
         }  # fmt: skip
-        dma = 8 * 24 * 24 * sub * wl + 24 * w * n * (6 + 2 / rows)
+        dma = 8 * 24 * 24 * sub * wl + 24 * w * n * (walk.reads + 1)
     fv, ft, fs = CLOCKS[g]
     ns = {
         "vector": cycles["vector"] / fv, "tensor": cycles["tensor"] / ft, "scalar": cycles["scalar"] / fs,
         "dma": dma / DMA_BYTES_PER_NS[g],
     }  # fmt: skip
-    return Cost(layout.formulation, cycles, dma, ns, n)
+    walk = window.described(layout.demand, layout.walk, SBUF_BYTES[g]) if layout.formulation == "tensor" else ""
+    return Cost(layout.formulation, cycles, dma, ns, n, walk)
 
 
 VECTOR_INSTRUCTIONS = 1000
 """Kernel A has hardware loops over blocks and right-hand sides: its code grows with neither."""
 
 
-def bodies(extent: int, pairs: bool) -> int:
-    """How often the code of one slice is written out when kernel B sweeps an inner axis: both edges, and the body of a loop.
-
-    >>> bodies(1, True), bodies(2, False), bodies(8, False), bodies(8, True)
-    (1, 2, 3, 4)
-    """
-    if extent == 1:
-        return 1
-    step, between = (2 if pairs else 1), extent - 2
-    turns = between // step
-    return 2 + (step + between % step if turns > 1 else between)
-
-
 def instructions(layout: VectorLayout, per_site: bool = False) -> int:
-    """Instructions of the code of M, hardware loops counted once; a matmul is two (weights, moving).
+    """Instructions of the code of M, hardware loops counted once; M^dagger M in one launch has twice as many.
 
-    ``per_site``: the diagonal has a block per site. M^dagger M in one launch has twice as many.
+    ``per_site``: the diagonal has a block per site.
     """
     if layout.formulation == "vector":
         return VECTOR_INSTRUCTIONS
-    t, z, y, x = layout.inner
-    rows, slots, halves = layout.rows or 1, layout.slots[0], layout.parity is not FULL
-    sites = rows * x
-    products = 2 * (9 if per_site else 8) * sites * slots
-    copies = (10 if per_site else 9) * slots + (slots if halves else 0)
-    results = 2 * math.ceil(sites / max(1, BANK // layout.n_rhs))
-    chunks = bodies(t, halves) * bodies(z, halves) * bodies(y // rows, True)
-    return chunks * (products + copies + results)
+    return window.instructions(layout.demand, layout.walk, per_site)
 
 
 def too_many_instructions(layout: VectorLayout) -> str | None:
@@ -164,6 +148,8 @@ class Choice:
                 f"  {KERNELS[name]}: {c.time:.1f} ns per site and right-hand side ({gflops:.0f} GFLOP/s per core), bound by {c.bound}; "
                 f"{c.cycles['vector']:.1f} VectorE and {c.cycles['tensor']:.1f} TensorE cycles and {c.dma_bytes:.0f} B per site"
             )
+            if c.walk:
+                lines.append(f"    {c.walk}")
         lines += [f"  {KERNELS[name]}: {why}" for name, why in self.refused.items()]
         return "\n".join(lines)
 

@@ -32,7 +32,7 @@ def _geometry(layout: VectorLayout) -> dict:
             "n_rhs": layout.n_rhs,
         }
     return {
-        "inner": layout.inner, "rows": layout.rows, "nodes": layout.nodes, "slots": layout.slots, "parity": -1 if layout.parity is FULL else layout.parity,
+        "inner": layout.inner, "rows": layout.walk.rows, "window": layout.walk.constants, "nodes": layout.nodes, "slots": layout.slots, "parity": -1 if layout.parity is FULL else layout.parity,
         "generation": layout.generation,
     }  # fmt: skip
 

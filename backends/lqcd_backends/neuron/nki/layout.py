@@ -26,7 +26,9 @@ from lqcd_core.errors import FieldShapeError, GeometryError, ParameterError
 from lqcd_core.gamma import GAMMA, GAMMA5_SIGNS
 from lqcd_core.geometry import FULL, LatticeGeometry
 
+from . import window
 from .compile_worker import array_type
+from .window import divisors
 
 PARTITIONS = 128
 STORAGE = ("float32", "bfloat16", "float16")
@@ -35,11 +37,6 @@ SBUF_BYTES = {2: 180224, 3: 212984, 4: 245752}
 """Usable bytes per partition by generation."""
 SHIFTS = tuple((mu, sign) for mu in range(4) for sign in (+1, -1))
 """(direction, side of the neighbour) in the order of the packed links."""
-
-
-def divisors(n: int) -> list[int]:
-    """All divisors, ascending."""
-    return [d for d in range(1, n + 1) if n % d == 0]
 
 
 def cast(array: np.ndarray, dtype: str) -> np.ndarray:
@@ -95,6 +92,8 @@ class VectorLayout:
     """``vector`` (kernel A) or ``tensor`` (kernel B)."""
     generation: int = attrs.field(default=3, validator=attrs.validators.in_((2, 3, 4)))
     """NeuronCore generation."""
+    window_share: float = 0.95
+    """Kernel B: the share of SBUF that a walk with a window may take; 0 for none (see window.py)."""
 
     def __attrs_post_init__(self):
         for what in (self.dtype, self.link_dtype):
@@ -147,18 +146,18 @@ class VectorLayout:
         return (v, 1) if self.generation >= 3 else (min(v, 2), max(1, v // 2))
 
     @cached_property
-    def rows(self) -> int:
-        """Kernel B: rows of x in one chunk, a divisor of Y' (even on one parity), about 32 sites; 0 if none fits SBUF twice."""
-        y, x = self.inner[2:]
+    def demand(self) -> window.Demand:
+        """Kernel B: what its walk has to serve."""
         w, wl = (array_type(d).itemsize for d in (self.dtype, self.link_dtype))
-        even = 1 if self.parity is FULL else 2
-        best = 0
-        for rows in divisors(y):
-            need = 2 * ((7 * rows + 2) * x * self.n_rhs * w + rows * x * 9 * 24 * self.slots[1] * wl) + 4096
-            small = rows * x <= 32 or best == 0
-            if rows % even == 0 and small and need < 0.95 * SBUF_BYTES[self.generation]:
-                best = rows
-        return best
+        return window.Demand(
+            inner=self.inner, n_rhs=self.n_rhs, width=w, link_width=wl, sub=self.slots[1], slots=self.slots[0],
+            halves=self.parity is not FULL,
+        )  # fmt: skip
+
+    @cached_property
+    def walk(self) -> window.Walk:
+        """Kernel B: chunks of rows of x, and the window of spinors in SBUF; 0 rows if nothing fits."""
+        return window.choose(self.demand, SBUF_BYTES[self.generation], self.window_share)
 
     def why_not(self, kind: str = "scalar") -> str | None:
         """None if the kernels of this layout, with a diagonal of this kind, fit the core; else what to change."""
@@ -169,7 +168,7 @@ class VectorLayout:
             need, there = self._need(self.block[3], 1, kind == "blocks"), SBUF_BYTES[self.generation]
             if need > there:
                 return f"rows of {self.sites[3]} sites need {need} B of a partition, which has {there} B; cut the lattice in x or use 16-bit storage"
-        elif not self.rows:
+        elif not self.walk.rows:
             return (
                 f"{self.n_rhs} right-hand sides of {self.dtype} on rows of {self.inner[3]} sites do not fit "
                 f"{SBUF_BYTES[self.generation]} B of a partition twice; use fewer at a time or 16-bit storage"
