@@ -213,6 +213,8 @@ class RankTeam(Team):
             for k in range(self.shards):
                 if said[k][0] == "leave" and command != "leave":
                     self._fail(SEEN, f"{self.names[k]} came to the end of its script", None, culprit=True)
+                if command == "leave" and said[k][0] != "leave":  # they raise now, and answer no further question
+                    self._fail(SEEN, f"{self.names[k]} goes on with {said[k][0]!r} after this script's end", None, culprit=True)
             steps = [tuple(head[1:]) for head in heads]
             if any(step != steps[0] for step in steps) or any(c != command for c, _ in said):
                 self._out_of_step([c for c, _ in said])
@@ -237,7 +239,10 @@ class RankTeam(Team):
     def _out_of_step(self, commands: list[str]) -> None:
         """Every rank sees the same difference, so all tell what they did, and one message names two of them."""
         mine = {"calls": self.calls, "recent": self.recent, "error": self.last_error}
-        _, rows = self._gather_bytes(pickle.dumps(mine))
+        try:
+            _, rows = self._gather_bytes(pickle.dumps(mine))
+        except TransportError as error:
+            self._fail(SEEN, f"{error} after the ranks did different things", error)
         said = [pickle.loads(row) for row in rows]
         k = next((k for k in range(1, self.shards) if (commands[k], said[k]) != (commands[0], said[0])), 1)
         pair = itertools.zip_longest(said[0]["recent"], said[k]["recent"], fillvalue="nothing")

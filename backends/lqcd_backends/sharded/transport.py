@@ -6,6 +6,7 @@ knows nothing of lattices. Its waits end: with what was asked for, or with :clas
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
 import threading
@@ -20,6 +21,8 @@ from lqcd_core.errors import BackendError, BackendUnavailable
 
 START = 120.0
 """Seconds that ranks may take to find each other."""
+LATE = 5.0
+"""Seconds that the end of a script waits for threads that hang in a connection."""
 SEEN, CAUSE = "seen", "cause"
 """Kinds of notice: what a rank noticed of another, and what went wrong in itself."""
 
@@ -204,6 +207,20 @@ def _bounded(function: Callable[[], Any], seconds: float) -> None:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(seconds)
+    if thread.is_alive():
+        _LATE.append(thread)
+
+
+_LATE: list[threading.Thread] = []
+"""Threads inside torch that were not waited for."""
+
+
+@atexit.register
+def _wait_for_late() -> None:
+    """Python ends a thread that comes back from C++ after its end by unwinding, on which C++ aborts: let them come back first."""
+    end = time.monotonic() + LATE
+    for thread in _LATE:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _why(what: str, rank: int | None, seconds: float, error: Exception) -> str:
