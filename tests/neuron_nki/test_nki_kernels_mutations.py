@@ -131,7 +131,7 @@ WINDOWED = (6, 6, 12, 1)
 """Lattice of the window's mistakes: inner (3, 3, 12, 1), two blocks of three chunks of two rows."""
 
 
-@pytest.mark.parametrize("axis", (0, 1))
+@pytest.mark.parametrize("axis", (0, pytest.param(1, marks=pytest.mark.slow)))
 @pytest.mark.parametrize("name", (None, *WINDOW_MISTAKES))
 def test_a_mistake_in_the_window_is_seen(name, axis):
     edits = () if name is None else (WINDOW_MISTAKES[name],)

@@ -186,7 +186,9 @@ def propagator(M, source, solver, path, *, precision=None, **options) -> Path:
         )
     team = M.space.team if isinstance(getattr(M.space, "team", None), RankTeam) else None
     if team is None:
-        return io.write_propagator(solve_propagator(M, source, solver, **options), path, format="hdf5", precision=precision)
+        return io.write_propagator(
+            solve_propagator(M, source, solver, **options), path, format="hdf5", precision=precision
+        )
     team.agree("the propagator", {"source": repr(source.describe()), "lattice of the source": str(source.geometry)})
     team.agree("the propagator", {"path": str(path), "solver": repr(solver), "precision": str(precision)})
     _settled(team, team.exchange("file", _attempt(lambda: _refuse_path(path))))  # before hours of solving, not after

@@ -214,7 +214,9 @@ class RankTeam(Team):
                 if said[k][0] == "leave" and command != "leave":
                     self._fail(SEEN, f"{self.names[k]} came to the end of its script", None, culprit=True)
                 if command == "leave" and said[k][0] != "leave":  # they raise now, and answer no further question
-                    self._fail(SEEN, f"{self.names[k]} goes on with {said[k][0]!r} after this script's end", None, culprit=True)
+                    self._fail(
+                        SEEN, f"{self.names[k]} goes on with {said[k][0]!r} after this script's end", None, culprit=True
+                    )
             steps = [tuple(head[1:]) for head in heads]
             if any(step != steps[0] for step in steps) or any(c != command for c, _ in said):
                 self._out_of_step([c for c, _ in said])
