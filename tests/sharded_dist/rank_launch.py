@@ -29,8 +29,10 @@ def torchrun(case: str, folder: Path, ranks: int) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def start(case: str, folder: Path, ranks: int, timeout: float, script: Path = SCRIPT) -> list[subprocess.Popen]:
-    """One process a rank, by the environment alone: nobody ends the others when one fails."""
+def start(
+    case: str, folder: Path, ranks: int, timeout: float, script: Path = SCRIPT, inner='"numpy"'
+) -> list[subprocess.Popen]:
+    """One process a rank, by the environment alone: nobody ends the others when one fails. ``inner`` is JSON."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -38,7 +40,12 @@ def start(case: str, folder: Path, ranks: int, timeout: float, script: Path = SC
         subprocess.Popen(
             [sys.executable, str(script), case, str(folder)],
             env=environment(
-                RANK=k, WORLD_SIZE=ranks, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, LQCD_TEST_TIMEOUT=timeout
+                RANK=k,
+                WORLD_SIZE=ranks,
+                MASTER_ADDR="127.0.0.1",
+                MASTER_PORT=port,
+                LQCD_TEST_TIMEOUT=timeout,
+                LQCD_TEST_INNER=inner,
             ),
             stdout=subprocess.DEVNULL,
             stderr=(folder / f"stderr-{k}").open("w"),

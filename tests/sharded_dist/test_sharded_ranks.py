@@ -18,7 +18,7 @@ import ranks_script
 import lqcd_core as lqcd
 from lqcd_core.errors import ParameterError
 from lqcd_core.io.metadata import plain
-from lqcd_core.registry import Registry
+from lqcd_core.registry import REGISTRY, Registry
 
 torch_distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
 pytestmark = pytest.mark.skipif(
@@ -43,6 +43,26 @@ def test_ranks_give_the_bits_of_the_inner_backend_on_every_rank(ranks, whole, tm
         facts = json.loads((tmp_path / f"facts-{rank}.json").read_text())
         assert facts["executor"] == "torch.distributed" and facts["shards"] == str(ranks)
         assert facts["faces"] == "half spinors"
+
+
+@pytest.mark.parametrize("name", ["torch", "native"])
+def test_inner_backends_give_their_own_numbers_under_ranks(name, tmp_path):
+    """Hops keep the inner backend's bits; a fused Schur complement is derived over slabs, so solutions agree to the
+    tolerance, and both ranks have the same bits."""
+    if name not in REGISTRY.records():
+        pytest.skip(f"the backend {name} is not installed")
+    inner = (name, {"threads": 1})
+    codes = rank_launch.end(rank_launch.start("inner", tmp_path, 2, 60, inner=json.dumps(inner)), 240)
+    assert codes == [0, 0], said(tmp_path, 2)
+    whole = ranks_script.inner_numbers(inner)
+    first, second = (np.load(tmp_path / f"inner-{rank}.npz") for rank in range(2))
+    for key, want in whole.items():
+        assert np.array_equal(first[key], second[key]), key
+        if key.endswith(" x"):
+            apart = np.linalg.norm(first[key] - want) / np.linalg.norm(want)
+            assert apart < (1e-8 if "double" in key else 1e-3), (key, apart)
+        else:
+            assert np.array_equal(first[key], want), key
 
 
 def fail(case, tmp_path, ranks=3, but=()):
@@ -135,7 +155,8 @@ def test_every_mismatch_names_both_ranks_and_both_values(tmp_path):
     assert codes == [0, 0], said(tmp_path, 2)
     for rank in range(2):
         told = json.loads((tmp_path / f"said-{rank}.json").read_text())
-        assert set(told) == {"lattice", "links", "mass", "precision", "boundary"}
+        assert set(told) == {"lattice", "links", "mass", "precision", "boundary", "source"}
+        assert "the spinors given" in told["source"] and "checksum" in told["source"]
         for text in told.values():
             assert "RankMismatch" in text and "rank 0 (process" in text and "rank 1 (process" in text
         assert "double" in told["precision"] and "single" in told["precision"]
