@@ -16,6 +16,7 @@ CHIPS = {
     "inf2.xlarge": (1, 2, "NDv2", "Inferentia2"),
     "trn1.32xlarge": (16, 2, "NDv2", "Trainium1"),
     "trn2.3xlarge": (1, 8, "NDv3", "Trainium2"),
+    "no chip": (0, 0, "", ""),
 }
 
 
@@ -35,11 +36,17 @@ def make_machine(root: Path, instance: str) -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def standin(instance="inf2.xlarge", package="trace", cache=None):
-    """The pretended machine inside the block; everything is put back after it."""
+def standin(instance="inf2.xlarge", package="trace", cache=None, on_cpu=False):
+    """The pretended machine inside the block; everything is put back after it.
+
+    ``on_cpu`` lets the native adapter take torch's CPU for the device ``neuron``, which Python cannot make.
+    """
     from lqcd_backends.neuron import device
 
     from lqcd_core.registry import REGISTRY
+
+    def forget():
+        REGISTRY._instances = {k: v for k, v in REGISTRY._instances.items() if k[0] != "neuron-traced"}
 
     with tempfile.TemporaryDirectory() as root, contextlib.ExitStack() as stack:
         dev, sysfs = make_machine(Path(root), instance)
@@ -47,14 +54,20 @@ def standin(instance="inf2.xlarge", package="trace", cache=None):
         stack.enter_context(mock.patch.object(device, "SYSFS", sysfs))
         environment = {"LQCD_NEURON_CACHE": str(cache or Path(root) / "cache"), "TORCH_NEURONX_NEFF_CACHE_DIR": root}
         stack.enter_context(mock.patch.dict(os.environ, environment))
+        if on_cpu:
+            import torch
+            from lqcd_backends.neuron.traced import adapters
+
+            stack.enter_context(mock.patch.object(adapters, "native_place", lambda: torch.device("cpu")))
         sys.modules.pop("torch_neuronx", None)
         path = [p for p in sys.path if Path(p).parent != HERE]  # a stand-in inside another one hides it
         stack.enter_context(mock.patch.object(sys, "path", [str(HERE / package), *path]))
+        forget()  # an instance of an earlier machine
         try:
             yield
         finally:
             sys.modules.pop("torch_neuronx", None)
-            REGISTRY._instances = {k: v for k, v in REGISTRY._instances.items() if k[0] != "neuron-traced"}
+            forget()
 
 
 if __name__ == "__main__":

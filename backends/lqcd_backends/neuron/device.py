@@ -89,7 +89,7 @@ class NeuronDevice:
     logical_core_config: int = 1
     """Physical cores per logical one, 1 or 2."""
     source: str = ""
-    """What answered: ``sysfs``, ``neuron-ls`` or ``libnrt``."""
+    """What answered: ``sysfs``, ``neuron-ls`` or ``libnrt``; ``target``: nothing was asked."""
 
     is_neuron = True
 
@@ -129,6 +129,20 @@ def get_device() -> NeuronDevice | NoDevice:
         )
     return _from_sysfs(chips) or _from_neuron_ls() or _from_libnrt(chips) or NoDevice(
         reason=f"{DEV}/neuron{chips[0]} exists, but neither {SYSFS}, nor neuron-ls, nor libnrt says how many cores it has"
+    )  # fmt: skip
+
+
+def device_of_target(target: str) -> NeuronDevice:
+    """One chip of what a compiler calls ``target``: what is compiled for on a machine without it. Nothing is looked at.
+
+    >>> device_of_target("trn1").generation, device_of_target("inf2").num_cores
+    ('gen2', 2)
+    """
+    generation = generation_of(target)
+    lnc = _logical_config(generation)
+    return NeuronDevice(
+        num_devices=1, num_cores=GENERATIONS[generation].cores // lnc, generation=generation, logical_core_config=lnc,
+        source="target",
     )  # fmt: skip
 
 
@@ -278,5 +292,5 @@ def _from_libnrt(chips: list[int]) -> NeuronDevice | None:
     return None
 
 
-__all__ = ["GENERATIONS", "Generation", "NeuronDevice", "NoDevice", "generation_of", "get_device", "is_neuron_available",
+__all__ = ["GENERATIONS", "Generation", "NeuronDevice", "NoDevice", "device_of_target", "generation_of", "get_device", "is_neuron_available",
            "require_device"]  # fmt: skip

@@ -12,15 +12,18 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from ..native_cache import VARIABLE as _SET_BEFORE_TORCH  # noqa: F401 - the import itself is what matters
+
+# isort: split
 import torch
 
 from lqcd_core.backend import DiracTerms, Handle, Links, Request, SiteDiagonal
-from lqcd_core.errors import ParameterError
+from lqcd_core.errors import BackendUnavailable, ParameterError
 from lqcd_core.geometry import FULL, LatticeGeometry
 from lqcd_core.precision import Precision
 
 from ..budget import INSTRUCTION_LIMIT
-from ..device import require_device
+from ..device import NeuronDevice, device_of_target, generation_of, get_device, require_device
 from . import cost
 from .adapters import CompileOptions, find_adapter, versions
 from .graph import FORMULATIONS, GraphSpec, Stage, Term, link_weight
@@ -35,7 +38,7 @@ class TracedBackend:
     Raises
     ------
     BackendUnavailable
-        If there is no Neuron device, or no torch-neuronx for it.
+        If there is no Neuron device (and no ``cpu_backend``), no torch-neuronx for it, or one that lacks what the options need.
     ParameterError
         If options contradict each other.
     """
@@ -44,21 +47,45 @@ class TracedBackend:
         self, gauge: str = "resident", inline_weights: bool = False, formulation: str = "auto", dtype: str | None = None,
         bf16_links: str = "bfloat16", half_spinors: str = "float16", optimize_level: int = 2, num_cores: int = 1,
         slabs: int | None = None, instruction_limit: int = INSTRUCTION_LIMIT, sram_threshold_bytes: int | None = None,
-        workdir: str | None = None,
+        workdir: str | None = None, target: str | None = None, cpu_backend: bool = False,
     ):  # fmt: skip
-        self.device = require_device()
-        self.adapter = find_adapter(self.device)
+        self.device, runs = self._device(target, cpu_backend)
+        self.adapter = find_adapter(self.device, build_only=not runs)
         if inline_weights and gauge == "argument":
             raise ParameterError("inline_weights=True bakes the links into the graph; it contradicts gauge='argument'.")
-        if num_cores > self.device.num_cores:
+        if runs and num_cores > self.device.num_cores:
             raise ParameterError(f"num_cores={num_cores}, but this process sees {self.device.num_cores} NeuronCore(s).")
         self.gauge = "baked" if inline_weights else gauge
         self.formulation, self.dtype, self.slabs = formulation, dtype, slabs
         self.bf16_links, self.half_spinors = bf16_links, half_spinors
         self.instruction_limit, self.sram_threshold = instruction_limit, sram_threshold_bytes
-        self.compiler = CompileOptions(optimize_level=optimize_level, workdir=workdir, num_cores=num_cores)
+        self.compiler = CompileOptions(
+            optimize_level=optimize_level, workdir=workdir, num_cores=num_cores, target=target or "", cpu_backend=cpu_backend
+        )  # fmt: skip
+        if reason := self.adapter.why_not(self.gauge, self.compiler):
+            raise BackendUnavailable(reason)
         self._packed: weakref.WeakKeyDictionary[Links, dict] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
+
+    @staticmethod
+    def _device(target: str | None, cpu_backend: bool) -> tuple[NeuronDevice, bool]:
+        """(what is compiled for, whether it is here to run on)."""
+        if not cpu_backend:
+            found = require_device()
+            if target is not None and found.generation and generation_of(target) != found.generation:
+                raise ParameterError(
+                    f"target={target!r}, but this machine has a {found.generation} device ({found.instance_type or 'unnamed'}), "
+                    "which cannot run that; leave target out, or compile for another machine with cpu_backend=True."
+                )
+            return found, True
+        if target is None:
+            raise ParameterError(
+                "cpu_backend=True compiles without asking a device: name the machine, e.g. target='trn1'."
+            )
+        found = get_device()
+        if found.is_neuron and found.generation == generation_of(target):
+            return found, True
+        return device_of_target(target), False
 
     def space(self, geometry: LatticeGeometry, precision: Precision, n_rhs: int = 1, parity=FULL) -> TracedSpace:
         if self.dtype is not None and precision.name != self.dtype:
@@ -156,7 +183,7 @@ class TracedBackend:
         d = self.device
         facts = {
             "device": f"{d.num_devices} chip(s), {d.num_cores} core(s), {d.generation or 'unknown generation'}",
-            "instance_type": d.instance_type or "unknown", "found_by": d.source, "adapter": self.adapter.name,
+            "instance_type": d.instance_type or "unknown", "found_by": d.source, **self.adapter.describe(),
         }  # fmt: skip
         return {**facts, **{name: v or "unknown" for name, v in versions().items()}}
 

@@ -28,6 +28,9 @@ class NeuronCompiler:
         Folder for the compiler's own files; None for a temporary one. The cache of results is elsewhere (docs/neuron.md).
     sram_threshold_bytes
         Working set above which every stage of a chain is a launch of its own, bytes; None: never.
+    target, cpu_backend
+        ``target="trn1", cpu_backend=True`` compiles on a machine without a device: ``warm_up()`` of a result fills the cache,
+        calling it raises. The package must be the one whose ``trace`` has ``cpu_backend``.
     gauge, formulation, bf16_links, half_spinors, instruction_limit
         As the options of the backend ``neuron-traced``.
 

@@ -37,6 +37,10 @@ INFO = BackendInfo(
             "working set above which every stage is a launch of its own, bytes; None: never", None, whole(1, none=True)
         ),
         "workdir": Option("folder for the compiler's own files; None for a temporary one", None, path),
+        "target": Option(
+            "the chip that is compiled for; None: this machine's", None, one_of(None, "inf2", "trn1", "trn1n", "trn2")
+        ),
+        "cpu_backend": Option("trace without a device (a build machine); needs target and the XLA package", False, flag),
     },
     summary="operators compiled ahead of time through torch-neuronx (Inf2, Trn1, Trn2, Trn3); not yet run on hardware",
 )  # fmt: skip
