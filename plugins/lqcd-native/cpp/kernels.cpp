@@ -11,6 +11,9 @@
 // the 24 sums of a site live in L1. A direction costs 72 multiply-adds on 84 loads and 24 stores, so in cache the two load
 // ports bind, not the multipliers. (All half spinors first and one colour row after the other was 10 % slower on a Zen 3.)
 //
+// Where there are 32 registers, t and z first and then y and x: those pair the same spins, so twelve sums stay in registers through
+// four directions of one spin. Links are then read twice, the second time from L1 (half a site's links: 4.6 kB in single).
+//
 // Everything is in an unnamed namespace: see kernels.h.
 
 #include "kernels.h"
@@ -27,6 +30,11 @@
 #define LQCD_BYTES 32
 #else
 #define LQCD_BYTES 16
+#endif
+#if LQCD_BYTES == 64 || defined(__aarch64__)
+#define LQCD_REGISTERS 32
+#else
+#define LQCD_REGISTERS 16
 #endif
 
 #define LQCD_PASTE2(a, b) a##b
@@ -170,33 +178,45 @@ INLINE void project(const P& p, V* __restrict__ h) {
   }
 }
 
-// chi = V h
+// chi = V h. Six sums side by side, each with its products in the order of b, real part of the link first.
+// Loads once what is used twice: compilers put a load into every instruction that takes one.
 template <class V>
-INLINE void multiply(const V* __restrict__ u, const V* __restrict__ h, V* __restrict__ c) {
-  for (int b = 0; b < 3; ++b)
-    for (int a = 0; a < 3; ++a) {
-      const V ur = u[6 * b + 2 * a], ui = u[6 * b + 2 * a + 1];
-      if (b == 0) c[2 * a] = ur * h[0], c[2 * a + 1] = ur * h[1];
-      else c[2 * a] += ur * h[2 * b], c[2 * a + 1] += ur * h[2 * b + 1];
-      c[2 * a] -= ui * h[2 * b + 1], c[2 * a + 1] += ui * h[2 * b];
-    }
+INLINE V load(const V* p) {
+  V v = *p;
+#if LQCD_BYTES == 64
+  asm("" : "+v"(v));
+#endif
+  return v;
 }
 
-// chi to the upper spin and S B^dagger chi to the lower one.
+template <class V>
+INLINE void multiply(const V* __restrict__ u, const V* __restrict__ h, V* __restrict__ c) {
+  for (int b = 0; b < 3; ++b) {
+    for (int a = 0; a < 3; ++a) {
+      const V ur = load(u + 6 * b + 2 * a);
+      if (b == 0) c[2 * a] = ur * h[0], c[2 * a + 1] = ur * h[1];
+      else c[2 * a] += ur * h[2 * b], c[2 * a + 1] += ur * h[2 * b + 1];
+    }
+    for (int a = 0; a < 3; ++a) {
+      const V ui = load(u + 6 * b + 2 * a + 1);
+      c[2 * a] -= ui * h[2 * b + 1], c[2 * a + 1] += ui * h[2 * b];
+    }
+  }
+}
+
+// chi to the upper spin (up) and S B^dagger chi to the lower one that B pairs with it (lo).
 template <int MU, int S, bool FIRST, int SPIN, class V>
-INLINE void accumulate(const V* __restrict__ c, V* __restrict__ o) {
-  constexpr int low = lower_partner<MU, SPIN>();
-  for (int a = 0; a < 3; ++a) {
-    const V cr = c[2 * a], ci = c[2 * a + 1];
-    V *up = o + 6 * SPIN + 2 * a, *lo = o + 6 * low + 2 * a;
+INLINE void accumulate(const V* __restrict__ c, V* __restrict__ up, V* __restrict__ lo) {
+  for (int a = 0; a < 6; a += 2) {
+    const V cr = c[a], ci = c[a + 1];
     if (FIRST) {  // MU == T
-      up[0] = cr, up[1] = ci, lo[0] = S > 0 ? cr : -cr, lo[1] = S > 0 ? ci : -ci;
+      up[a] = cr, up[a + 1] = ci, lo[a] = S > 0 ? cr : -cr, lo[a + 1] = S > 0 ? ci : -ci;
     } else {
-      up[0] += cr, up[1] += ci;
-      if (MU == T) lo[0] = plus<S>(lo[0], cr), lo[1] = plus<S>(lo[1], ci);
-      else if (MU == Z) lo[0] = plus<SPIN ? -S : S>(lo[0], ci), lo[1] = plus<SPIN ? S : -S>(lo[1], cr);
-      else if (MU == Y) lo[0] = plus<SPIN ? S : -S>(lo[0], cr), lo[1] = plus<SPIN ? S : -S>(lo[1], ci);
-      else lo[0] = plus<S>(lo[0], ci), lo[1] = plus<-S>(lo[1], cr);
+      up[a] += cr, up[a + 1] += ci;
+      if (MU == T) lo[a] = plus<S>(lo[a], cr), lo[a + 1] = plus<S>(lo[a + 1], ci);
+      else if (MU == Z) lo[a] = plus<SPIN ? -S : S>(lo[a], ci), lo[a + 1] = plus<SPIN ? S : -S>(lo[a + 1], cr);
+      else if (MU == Y) lo[a] = plus<SPIN ? S : -S>(lo[a], cr), lo[a + 1] = plus<SPIN ? S : -S>(lo[a + 1], ci);
+      else lo[a] = plus<S>(lo[a], ci), lo[a + 1] = plus<-S>(lo[a + 1], cr);
     }
   }
 }
@@ -251,49 +271,63 @@ INLINE void turn(const void* phases, int d, V* __restrict__ c) {
 
 // -- one direction -----------------------------------------------------------------------------------------------------
 
-// What is asked for while a site is computed: the links of the next site (null: they are here) and the neighbours in t and z of
-// the next site or column (null: there is none), a direction at a time beside its arithmetic. A site's links are longer than
-// a page, where the processor's own prefetcher stops; neighbours in y and x were touched a moment ago.
+// What is asked for while a site is computed, a direction at a time beside its arithmetic; null: nothing. A site's links are longer
+// than a page, where the processor's own prefetcher stops. They go to the second-level cache: 9 kB a site of them would
+// drive everything else out of the first. See `prefetch` in HopArgs.
 struct Ahead {
-  const char* links;
-  const char* psi;
-  const int32_t* nbr;
+  const char* links = nullptr;
+  const char* psi = nullptr;
+  const int32_t* nbr = nullptr;
+  bool near = false;  // neighbours in t and z into the first-level cache; else the one ahead in t into the second
 };
 
-// D = 2 MU for the neighbour ahead, 2 MU + 1 for the one behind; SIGN of gamma_mu in its projector.
+template <class S, bool TWO_ROWS, int D>
+INLINE void prefetch(const Ahead& ahead) {
+  constexpr int n = Lanes<typename S::R>::n, bytes = kLink<TWO_ROWS> * n * S::number;
+  if (ahead.links)
+#pragma GCC unroll 32
+    for (int k = 0; k < bytes; k += 64) __builtin_prefetch(ahead.links + D * bytes + k, 0, 2);
+  if (D < 4 && ahead.psi) {
+    const char* p = ahead.psi + int64_t(ahead.nbr[D]) * (S::site * n);
+    if (ahead.near) {
+#pragma GCC unroll 32
+      for (int k = 0; k < S::site * n; k += 64) __builtin_prefetch(p + k);
+    } else if (D == 0) {
+#pragma GCC unroll 32
+      for (int k = 0; k < S::site * n; k += 64) __builtin_prefetch(p + k, 0, 2);
+    }
+  }
+}
+
+// One spin of one direction: D = 2 MU for the neighbour ahead, 2 MU + 1 for the one behind; SIGN of gamma_mu in its projector.
+template <class S, bool TWO_ROWS, int D, int SIGN, int SPIN>
+INLINE void half_direction(const HopArgs& a, int64_t site, const Site<S>& p, const VectorOf<S>* u, const Shuffle* sh,
+                           VectorOf<S>* __restrict__ up, VectorOf<S>* __restrict__ lo) {
+  using V = VectorOf<S>;
+  constexpr int mu = D / 2;
+  V h[6], c[6];
+  project<mu, SIGN, SPIN>(p, h);
+  if constexpr (S::scaled) {
+    const V scale = p.scale() * kQuantum;
+    for (int k = 0; k < 6; ++k) h[k] *= scale;
+  }
+  if (D > 1 && __builtin_expect(a.cross[site] >> D & 1, 0))
+    for (int k = 0; k < 6; ++k) h[k] = shuffle(h[k], sh[D]);
+  multiply(u, h, c);
+  if (TWO_ROWS && __builtin_expect(a.edge[site] >> D & 1, 0)) turn(a.edge_phases, D, c);
+  accumulate<mu, SIGN, D == 0, SPIN>(c, up, lo);
+}
+
+// Both spins of a direction, sums in L1.
 template <class S, bool TWO_ROWS, int D, int SIGN>
 INLINE void direction(const HopArgs& a, int64_t site, const void* psi, const Ahead& ahead, const Shuffle* sh,
                       VectorOf<S>* __restrict__ o) {
-  using V = VectorOf<S>;
-  constexpr int n = Lanes<typename S::R>::n;
-  if (ahead.links) {
-    constexpr int bytes = kLink<TWO_ROWS> * n * S::number;
-    for (int k = 0; k < bytes; k += 64) __builtin_prefetch(ahead.links + D * bytes + k);
-  }
-  if (D < 4 && ahead.psi) {
-    const char* p = ahead.psi + int64_t(ahead.nbr[D]) * (S::site * n);
-    for (int k = 0; k < S::site * n; k += 64) __builtin_prefetch(p + k);
-  }
-  constexpr int mu = D / 2;
-  V room[18], h[6], c[6];
-  const V* u = matrix<S, TWO_ROWS>(a, site, D, room);
+  prefetch<S, TWO_ROWS, D>(ahead);
+  VectorOf<S> room[18];
+  const VectorOf<S>* u = matrix<S, TWO_ROWS>(a, site, D, room);
   const Site<S> p(psi, a.nbr[8 * site + D]);
-  const bool crosses = a.cross[site] >> D & 1, edge = TWO_ROWS && (a.edge[site] >> D & 1);
-  const auto spin = [&](auto which) {
-    constexpr int SPIN = decltype(which)::value;
-    project<mu, SIGN, SPIN>(p, h);
-    if constexpr (S::scaled) {
-      const V scale = p.scale() * kQuantum;
-      for (int k = 0; k < 6; ++k) h[k] *= scale;
-    }
-    if (__builtin_expect(crosses, 0))
-      for (int k = 0; k < 6; ++k) h[k] = shuffle(h[k], sh[D]);
-    multiply(u, h, c);
-    if (__builtin_expect(edge, 0)) turn(a.edge_phases, D, c);
-    accumulate<mu, SIGN, D == 0, SPIN>(c, o);
-  };
-  spin(Number<0>{});
-  spin(Number<1>{});
+  half_direction<S, TWO_ROWS, D, SIGN, 0>(a, site, p, u, sh, o, o + 6 * lower_partner<D / 2, 0>());
+  half_direction<S, TWO_ROWS, D, SIGN, 1>(a, site, p, u, sh, o + 6, o + 6 * lower_partner<D / 2, 1>());
 }
 
 // The hop in t out of a face: from the slice ahead come half spinors, from the one behind what its owner multiplied.
@@ -304,16 +338,16 @@ __attribute__((noinline)) void from_above(const HopArgs& a, int64_t site, const 
   const bool edge = TWO_ROWS && (a.edge[site] & 1);
   multiply(u, h, c);
   if (edge) turn(a.edge_phases, 0, c);
-  accumulate<T, SIGN, true, 0>(c, o);
+  accumulate<T, SIGN, true, 0>(c, o, o + 12);
   multiply(u, h + 6, c);
   if (edge) turn(a.edge_phases, 0, c);
-  accumulate<T, SIGN, true, 1>(c, o);
+  accumulate<T, SIGN, true, 1>(c, o + 6, o + 18);
 }
 
 template <class S, int SIGN>
 __attribute__((noinline)) void from_below(const VectorOf<S>* chi, VectorOf<S>* __restrict__ o) {
-  accumulate<T, SIGN, false, 0>(chi, o);
-  accumulate<T, SIGN, false, 1>(chi + 6, o);
+  accumulate<T, SIGN, false, 0>(chi, o, o + 12);
+  accumulate<T, SIGN, false, 1>(chi + 6, o + 6, o + 18);
 }
 
 // H psi at one vector site, into acc[spin][colour][re, im]. D = -1 for H, +1 for gamma5 H gamma5 (projectors swapped).
@@ -330,10 +364,47 @@ INLINE void hop_site(const HopArgs& a, int64_t s, const void* psi, const Ahead& 
   direction<S, TWO_ROWS, 5, -D>(a, s, psi, ahead, sh, acc);
   direction<S, TWO_ROWS, 6, D>(a, s, psi, ahead, sh, acc);
   direction<S, TWO_ROWS, 7, -D>(a, s, psi, ahead, sh, acc);
-  if constexpr (S::scaled) {
-    const VectorOf<S> unit = broadcast<VectorOf<S>>(float(a.quantum));
-    for (int k = 0; k < 24; ++k) acc[k] *= unit;
-  }
+}
+
+// The same where there are 32 registers: t and z, which pair the same spins, and then y and x, one spin at a time. The twelve
+// sums of an upper spin and its partner stay in registers through four directions, beside 6 numbers of h, 6 of chi and 2 of the link;
+// every sum has its terms in the order of hop_site, so that both give the same bits.
+template <class S, bool TWO_ROWS, int D, int FIRST, int SPIN>
+INLINE void quarter_site(const HopArgs& a, int64_t s, const Site<S>* p, const VectorOf<S>* const* u, const Ahead& ahead, const Shuffle* sh,
+                         VectorOf<S>* __restrict__ acc) {
+  using V = VectorOf<S>;
+  V *to_up = acc + 6 * SPIN, *to_lo = acc + 6 * lower_partner<FIRST / 2, SPIN>();
+  V up[6], lo[6];
+  if (FIRST)
+    for (int k = 0; k < 6; ++k) up[k] = to_up[k], lo[k] = to_lo[k];
+#define LQCD_PREFETCH(k) if (SPIN == (k) / 2) prefetch<S, TWO_ROWS, FIRST + k>(ahead)
+  LQCD_PREFETCH(0);
+  half_direction<S, TWO_ROWS, FIRST, D, SPIN>(a, s, p[0], u[0], sh, up, lo);
+  LQCD_PREFETCH(1);
+  half_direction<S, TWO_ROWS, FIRST + 1, -D, SPIN>(a, s, p[1], u[1], sh, up, lo);
+  LQCD_PREFETCH(2);
+  half_direction<S, TWO_ROWS, FIRST + 2, D, SPIN>(a, s, p[2], u[2], sh, up, lo);
+  LQCD_PREFETCH(3);
+  half_direction<S, TWO_ROWS, FIRST + 3, -D, SPIN>(a, s, p[3], u[3], sh, up, lo);
+  for (int k = 0; k < 6; ++k) to_up[k] = up[k], to_lo[k] = lo[k];
+}
+
+template <class S, bool TWO_ROWS, int D, int FIRST>
+INLINE void half_site(const HopArgs& a, int64_t s, const void* psi, const Ahead& ahead, const Shuffle* sh, VectorOf<S>* __restrict__ acc) {
+  VectorOf<S> room[4][18];
+  const VectorOf<S>* u[4];
+  const int32_t* nbr = a.nbr + 8 * s + FIRST;
+  const Site<S> p[4] = {{psi, nbr[0]}, {psi, nbr[1]}, {psi, nbr[2]}, {psi, nbr[3]}};
+  for (int k = 0; k < 4; ++k) u[k] = matrix<S, TWO_ROWS>(a, s, FIRST + k, room[k]);
+  quarter_site<S, TWO_ROWS, D, FIRST, 0>(a, s, p, u, ahead, sh, acc);
+  for (auto& m : u) asm volatile("" : "+r"(m));  // else the compiler keeps every number of the links for the other spin, on the stack
+  quarter_site<S, TWO_ROWS, D, FIRST, 1>(a, s, p, u, ahead, sh, acc);
+}
+
+template <class S, bool TWO_ROWS, int D>
+__attribute__((noinline)) void hop_face_site(const HopArgs& a, int64_t s, const void* psi, const VectorOf<S>* below,
+                     const VectorOf<S>* above, const Shuffle* sh, VectorOf<S>* __restrict__ acc) {
+  hop_site<S, TWO_ROWS, D>(a, s, psi, Ahead{}, below, above, sh, acc);
 }
 
 // -- site-diagonal term ------------------------------------------------------------------------------------------------
@@ -426,13 +497,32 @@ void hop_loop(const HopArgs& a, int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
       for (int g = first; g < last; ++g) {
         V acc[24];
-        const bool more = g + 1 < last, go_on = s + 1 < end;
-        const Ahead ahead = {
-            !more && go_on ? static_cast<const char*>(a.links) + (s + 1) * link_bytes : nullptr,
-            more || go_on ? static_cast<const char*>(a.in[more ? g + 1 : first]) : nullptr, a.nbr + 8 * (more ? s : s + 1)};
+        Ahead ahead;
+        const auto links = [&](int64_t site) { return static_cast<const char*>(a.links) + site * link_bytes; };
+        if (a.prefetch == lqcd_native::streams) {
+          if (s + 2 < end) ahead.links = links(s + 2);
+          if (s + 4 < end) ahead.psi = static_cast<const char*>(a.in[g]), ahead.nbr = a.nbr + 8 * (s + 4);
+        } else if (a.prefetch == lqcd_native::neighbours) {
+          const bool more = g + 1 < last, go_on = s + 1 < end;
+          if (!more && go_on) ahead.links = links(s + 1);
+          if (more || go_on)
+            ahead.psi = static_cast<const char*>(a.in[more ? g + 1 : first]), ahead.nbr = a.nbr + 8 * (more ? s : s + 1);
+          ahead.near = true;
+        }
         const V* below = a.below && s < a.per_slice ? static_cast<const V*>(a.below[g]) + 12 * s : nullptr;
         const V* above = a.above && s >= a.last_slice ? static_cast<const V*>(a.above[g]) + 12 * (s - a.last_slice) : nullptr;
-        hop_site<S, TWO_ROWS, D>(a, s, a.in[g], ahead, below, above, shuffles, acc);
+        if constexpr (LQCD_REGISTERS < 32) {
+          hop_site<S, TWO_ROWS, D>(a, s, a.in[g], ahead, below, above, shuffles, acc);
+        } else if (__builtin_expect(below || above, 0)) {
+          hop_face_site<S, TWO_ROWS, D>(a, s, a.in[g], below, above, shuffles, acc);
+        } else {
+          half_site<S, TWO_ROWS, D, 0>(a, s, a.in[g], ahead, shuffles, acc);
+          half_site<S, TWO_ROWS, D, 4>(a, s, a.in[g], ahead, shuffles, acc);
+        }
+        if constexpr (S::scaled) {
+          const V unit = broadcast<V>(float(a.quantum));
+          for (int k = 0; k < 24; ++k) acc[k] *= unit;
+        }
         finish<S>(a, g, s, acc);
       }
     }

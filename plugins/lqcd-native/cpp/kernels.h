@@ -24,6 +24,13 @@ enum Epilogue : int32_t {
   one_minus = 3,       // x - D H psi
 };
 
+// What a hop asks of memory before it needs it.
+enum Prefetch : int32_t {
+  nothing = 0,     // links and spinors are in cache: asking costs more than it brings
+  streams = 1,     // links two sites and the neighbour in t four sites ahead, to the second-level cache
+  neighbours = 2,  // links of the next site to the second-level cache, neighbours in t and z of the next site or column to the first
+};
+
 struct HopArgs {
   const void* links;        // [vsite][direction 8][colour column b][colour row a][re, im][lane], halved, phases folded;
                             // two rows: a = 0, 1 alone, phases not folded
@@ -38,6 +45,7 @@ struct HopArgs {
   int32_t epilogue;
   int32_t dagger;           // gamma5 H gamma5 instead of H
   int32_t stream;           // store around the cache
+  int32_t prefetch;
   int32_t two_rows;         // links of twelve numbers
   const uint8_t* edge;      // two rows: [vsite]: bit d set if a lane leaves the lattice in direction d
   const void* edge_phases;  // two rows: [8][re, im][lane], 1 for lanes that do not leave

@@ -136,6 +136,7 @@ NB_MODULE(_native, m) {
            "extents"_a, "parity"_a, "storage"_a, "isa"_a)
       .def("describe", &Layout::describe)
       .def("groups", &Layout::groups)
+      .def_prop_ro("isa", [](const Layout& l) { return l.kernels->name; })
       .def_ro("lanes", &Layout::lanes)
       .def_ro("site_lanes", &Layout::site_lanes)
       .def_ro("rhs_lanes", &Layout::rhs_lanes)
@@ -186,8 +187,9 @@ NB_MODULE(_native, m) {
 
   nb::class_<Hop>(m, "Hop")
       .def(nb::init<std::shared_ptr<PackedLinks>, std::shared_ptr<Layout>, int, std::shared_ptr<PackedDiagonal>, bool, int, int,
-                    int, int>(),
-           "links"_a, "source"_a, "epilogue"_a, "diagonal"_a.none(), "dagger"_a, "threads"_a, "block"_a, "tile"_a, "stream"_a)
+                    int, int, int>(),
+           "links"_a, "source"_a, "epilogue"_a, "diagonal"_a.none(), "dagger"_a, "threads"_a, "block"_a, "tile"_a, "stream"_a,
+           "prefetch"_a)
       .def("__call__", &Hop::apply, "x"_a, "minuend"_a.none() = nb::none())
       .def("faces", &Hop::faces, "x"_a)
       .def("interior", &Hop::interior, "x"_a)

@@ -679,15 +679,16 @@ class Algebra {
 class Hop {
  public:
   Hop(std::shared_ptr<PackedLinks> links, std::shared_ptr<Layout> source, int epilogue, std::shared_ptr<PackedDiagonal> diagonal,
-      bool dagger, int threads, int block, int tile, int stream)
+      bool dagger, int threads, int block, int tile, int stream, int prefetch)
       : links_(std::move(links)), source_(std::move(source)), diagonal_(std::move(diagonal)), epilogue_(epilogue),
-        dagger_(dagger), threads_(threads), block_(block), tile_(tile), stream_(stream) {
+        dagger_(dagger), threads_(threads), block_(block), tile_(tile), stream_(stream), prefetch_(prefetch) {
     need(links_ && source_, "links and source are needed");
     need(links_->layout->hops_from(*source_), "the source layout does not fit the links");
     need(epilogue >= 0 && epilogue <= 3, "no such epilogue");
     need((epilogue == plain) == !diagonal_, "an epilogue with a site-diagonal term needs one, the plain one takes none");
     need(!diagonal_ || diagonal_->layout->same(*links_->layout), "the site-diagonal term was packed for another layout");
     need(threads >= 1 && block >= 1 && tile >= 1, "threads, block and tile must be at least 1");
+    need(prefetch >= nothing && prefetch <= neighbours, "no such prefetch");
   }
 
   FieldPtr apply(const Field& in, const Field* x) const {
@@ -859,7 +860,7 @@ class Hop {
       args.nbr = layout->nbr.data(), args.cross = layout->cross.data(), args.lane_map = layout->lane_map.data();
       args.in = ins.data(), args.out = outs.data(), args.x = xs.data();
       args.groups = in.groups(), args.block = hop.block_, args.epilogue = hop.epilogue_, args.dagger = hop.dagger_;
-      args.stream = hop.stream_ >= 0 ? hop.stream_ : 0;
+      args.stream = hop.stream_ >= 0 ? hop.stream_ : 0, args.prefetch = hop.prefetch_;
       if (hop.diagonal_) args.diagonal = hop.diagonal_->args;
       threads = layout->sites * in.n < kSmall ? 1 : hop.threads_;
     }
@@ -896,6 +897,6 @@ class Hop {
   std::shared_ptr<PackedDiagonal> diagonal_;
   int epilogue_;
   bool dagger_;
-  int threads_, block_, tile_, stream_;
+  int threads_, block_, tile_, stream_, prefetch_;
 };
 }  // namespace lqcd_native

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lqcd_native import _native
 from lqcd_native.backend import NativeBackend, default_threads
 
-from lqcd_core import CloverWilsonDirac, TwistedMassDirac, WilsonDirac
+from lqcd_core import CloverWilsonDirac, ConjugateGradient, MixedPrecision, TwistedMassDirac, WilsonDirac, solve
 from lqcd_core.backend import Links, Request, SiteDiagonal
 from lqcd_core.errors import BackendUnavailable, FieldShapeError, ParameterError
 from lqcd_core.geometry import EVEN, FULL, ODD, LatticeGeometry
@@ -97,11 +97,12 @@ def test_any_number_of_columns_on_lanes_of_sites_and_of_columns(n):
 @given(
     shape=st.tuples(*[st.integers(1, 6)] * 4), n=st.integers(1, 5), block=st.integers(1, 4), tile=st.integers(1, 40),
     threads=st.integers(1, 3), stores=st.sampled_from(["plain", "stream"]), angle=st.floats(-3, 3),
+    prefetch=st.sampled_from(["none", "streams", "neighbours"]),
 )  # fmt: skip
-def test_random_extents_schedules_and_phases(shape, n, block, tile, threads, stores, angle):
+def test_random_extents_schedules_and_phases(shape, n, block, tile, threads, stores, angle, prefetch):
     links = Links(geometry_of(shape), links_of(shape), (-1, np.exp(1j * angle), 1, np.exp(2j * angle)))
     psi = spinors(links.geometry, n)
-    backend = NativeBackend(threads=threads, block=block, tile=tile, stores=stores)
+    backend = NativeBackend(threads=threads, block=block, tile=tile, stores=stores, prefetch=prefetch)
     assert difference(hop(backend, links, psi), reference_hop(links, psi)) <= DOUBLE.tolerance
 
 
@@ -113,14 +114,14 @@ def test_bits_do_not_depend_on_threads_or_schedule(precision):
     psi, eta = spinors(g, 3), spinors(g, 3, seed=5)
     blocks = np.broadcast_to(np.diag(np.arange(1.0, 7)), (*shape, 2, 6, 6)) + 0j
     seen = []
-    for threads, tile, stores in [
-        (1, 64, "plain"),
-        (2, 5, "plain"),
-        (3, 64, "stream"),
-        (4, 1, "plain"),
-        (5, 7, "stream"),
+    for threads, tile, stores, prefetch in [
+        (1, 64, "plain", "none"),
+        (2, 5, "plain", "streams"),
+        (3, 64, "stream", "neighbours"),
+        (4, 1, "plain", "auto"),
+        (5, 7, "stream", "streams"),
     ]:
-        backend = NativeBackend(threads=threads, tile=tile, stores=stores)
+        backend = NativeBackend(threads=threads, tile=tile, stores=stores, prefetch=prefetch)
         space = backend.space(g, precision, 3)
         x, y = space.pack(psi), space.pack(eta)
         h = backend.hopping(links, space)(x)
@@ -224,6 +225,28 @@ def test_nan_stays_in_its_column_where_columns_share_a_vector():
     assert np.isnan(norms[1]) and np.isfinite(norms[[0, 2]]).all()
 
 
+@pytest.mark.skipif("avx512" not in _native.instruction_sets(), reason="needs a processor with AVX-512")
+def test_links_from_memory_take_narrower_vectors_whatever_the_number_of_slices(monkeypatch):
+    """12^3: a slice of links is 1.9 MiB in double, 0.95 in single, so a mixed solve has both layouts."""
+    monkeypatch.delenv("LQCD_NATIVE_ISA", raising=False)
+    backend = NativeBackend(threads=1)
+    for shape, double, single in (
+        ((2, 12, 12, 12), "avx2", "avx512"),
+        ((64, 12, 12, 12), "avx2", "avx512"),
+        ((64, 8, 8, 8), "avx512", "avx512"),
+        ((2, 16, 16, 16), "avx2", "avx2"),
+    ):
+        for precision, isa in (("double", double), ("single", single)):
+            assert backend._layout(geometry_of(shape), as_precision(precision), FULL).isa == isa
+    forced = NativeBackend(isa="avx512")
+    assert forced._layout(geometry_of((2, 16, 16, 16)), DOUBLE, FULL).isa == "avx512"
+    g = geometry_of((2, 12, 12, 12))
+    links, b = record(g.shape), spinors(g, 2)
+    M = WilsonDirac(mass=0.6).bind(links.u, backend=("native", {"threads": 1}), n_rhs=2)
+    x, info = solve(M, b, MixedPrecision(inner=ConjugateGradient(tol=1e-11), precision="single"))
+    assert info.converged and np.linalg.norm(M(x) - b) <= 2e-11 * np.linalg.norm(b)
+
+
 def test_forced_instruction_set_by_variable_and_option(monkeypatch):
     monkeypatch.setenv("LQCD_NATIVE_ISA", "baseline")
     assert NativeBackend().isa == "baseline"
@@ -299,7 +322,7 @@ def test_memory_stays_flat_over_many_operations():
 def test_a_schedule_is_measured_once_and_remembered(tmp_path, monkeypatch):
     from lqcd_native import tune
 
-    options = tune.candidates(tune.Schedule(2, 64, True), 512, 12)
+    options = tune.candidates(tune.Schedule(2, 64, True, 2), 512, 12)
     assert len(set(options)) == len(options) >= 6
     ran = []
     first = tune.choose("k", options, ran.append)

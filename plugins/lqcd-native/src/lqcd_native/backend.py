@@ -30,6 +30,10 @@ from .space import NativeSpace
 
 ISA_VARIABLE = "LQCD_NATIVE_ISA"
 """Environment variable that forces an instruction set."""
+NARROWER = {"avx512": "avx2"}
+"""What waits less for memory: measured on a Zen 4, see PERFORMANCE.md."""
+FROM_MEMORY = 2**20
+"""Bytes of links a time slice above which they are taken to come from memory."""
 
 
 class NativeBackend:
@@ -37,7 +41,7 @@ class NativeBackend:
 
     Parameters
     ----------
-    threads, isa, block, tile, stores, links
+    threads, isa, block, tile, stores, prefetch, links
         See ``lqcd backends -v``, or the record in :mod:`lqcd_native.plugin`.
 
     Raises
@@ -46,10 +50,13 @@ class NativeBackend:
         If the processor runs none of the instruction sets built, or not the one that is forced.
     """
 
-    def __init__(self, threads=None, isa=None, block=None, tile=None, stores="auto", links="full"):
+    def __init__(self, threads=None, isa=None, block=None, tile=None, stores="auto", prefetch="auto", links="full"):
         self.threads = threads or default_threads()
         self.isa = choose_isa(isa)
-        self._block, self._tile, self._stores = block, tile, stores
+        forced = isa or os.environ.get(ISA_VARIABLE, "").strip()
+        narrower = NARROWER.get(self.isa)
+        self._narrow = narrower if not forced and narrower in _native.instruction_sets(True) else None
+        self._block, self._tile, self._stores, self._prefetch = block, tile, stores, prefetch
         self._two_rows = links == "two-row"
         self._lock = threading.Lock()
         self._tuned: dict[str, tune.Schedule] = {}
@@ -71,10 +78,20 @@ class NativeBackend:
             layout = self._layouts.get(key)
             if layout is None:
                 layout = _native.Layout(
-                    list(geometry.shape), -1 if parity is FULL else parity, precision.spinor_storage, self.isa
-                )
+                    list(geometry.shape), -1 if parity is FULL else parity, precision.spinor_storage,
+                    self._isa_for(geometry, precision),
+                )  # fmt: skip
                 self._layouts[key] = layout
             return layout
+
+    def _isa_for(self, geometry: LatticeGeometry, precision: Precision) -> str:
+        """The best instruction set, or, for links that come from memory, the narrower one that waits less for them.
+
+        By the size of a time slice, never by T: the bits must not depend on how many slabs there are.
+        """
+        number = {"float64": 8, "float32": 4}.get(precision.spinor_storage, 2)
+        slice_bytes = geometry.volume // geometry.shape[0] * 8 * 18 * number
+        return self._narrow if self._narrow and slice_bytes > FROM_MEMORY else self.isa
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -145,7 +162,7 @@ class NativeBackend:
         packed = self._pack_links(links, target)
         s = self._schedule(packed, source, target)
         return _native.Hop(
-            packed, source.layout, epilogue, diagonal, dagger, self.threads, s.block, s.tile, int(s.stream)
+            packed, source.layout, epilogue, diagonal, dagger, self.threads, s.block, s.tile, int(s.stream), s.prefetch
         )
 
     def _schedule(self, packed: Any, source: NativeSpace, target: NativeSpace) -> tune.Schedule:
@@ -157,18 +174,29 @@ class NativeBackend:
         settled = {k: v for k, v in (("block", self._block), ("tile", self._tile)) if v is not None}
         if self._stores != "auto":
             settled["stream"] = self._stores == "stream"
+        if self._prefetch != "auto":
+            settled["prefetch"] = tune.PREFETCH.index(self._prefetch)
         large = layout.vsites * layout.site_lanes * target.n_rhs >= tune.SMALLEST
         if settled or not large or not tune.wanted():
             return attrs.evolve(schedule, **settled)
         shape = "x".join(map(str, target.geometry.shape))
         rows = "two-row" if self._two_rows else "full"
-        key = f"{self.isa} {self.threads} {target.precision.name} {rows} {shape} {target.parity} {groups}"
+        key = f"{layout.isa} {self.threads} {target.precision.name} {rows} {shape} {target.parity} {groups}"
         if key not in self._tuned:
             x = source.zeros()
 
             def run(s: tune.Schedule) -> None:
                 _native.Hop(
-                    packed, source.layout, _native.PLAIN, None, False, self.threads, s.block, s.tile, int(s.stream)
+                    packed,
+                    source.layout,
+                    _native.PLAIN,
+                    None,
+                    False,
+                    self.threads,
+                    s.block,
+                    s.tile,
+                    int(s.stream),
+                    s.prefetch,
                 )(x)
 
             options = tune.candidates(schedule, layout.per_slice, groups)
@@ -236,7 +264,8 @@ class NativeBackend:
         """Instruction set, lanes, threads and compiler."""
         layout = _native.Layout([2, 2, 2, 2], -1, "float32", self.isa)
         return {
-            "instruction set": self.isa,
+            "instruction set": self.isa
+            + (f" ({self._narrow} where a time slice of links exceeds 1 MiB)" if self._narrow else ""),
             "others here": ", ".join(n for n in _native.instruction_sets() if n != self.isa) or "none",
             "lanes": f"{layout.lanes} single, {layout.lanes // 2} double",
             "threads": str(self.threads),
@@ -260,7 +289,7 @@ class NativeBackend:
         cost = tune.cost(layout, request.n_rhs, 12 if self._two_rows else 18, 2)
         solves = "; runs whole solves itself" if request.precision.name in ("double", "single") else ""
         return (
-            f"{self.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}{solves}"
+            f"{layout.isa}, {layout.describe()}, {self.threads} thread{'s' if self.threads > 1 else ''}; {cost}{solves}"
         )
 
 

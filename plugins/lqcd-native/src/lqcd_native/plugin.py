@@ -25,6 +25,14 @@ def _stores(value) -> str | None:
     return None if value in ("auto", "plain", "stream") else "must be 'auto', 'plain' or 'stream'"
 
 
+def _prefetch(value) -> str | None:
+    return (
+        None
+        if value in ("auto", "none", "streams", "neighbours")
+        else "must be 'none', 'streams', 'neighbours' or 'auto'"
+    )
+
+
 def _links(value) -> str | None:
     return None if value in ("full", "two-row") else "must be 'full' or 'two-row'"
 
@@ -59,6 +67,11 @@ INFO = BackendInfo(
         "block": Option("right-hand sides that share a link in cache, at least 1; None chooses", None, _count),
         "tile": Option("vector sites that a thread takes at a time, at least 1; None chooses", None, _count),
         "stores": Option("'plain', 'stream' (around the cache) or 'auto' (by the size of the fields)", "auto", _stores),
+        "prefetch": Option(
+            "what is asked of memory ahead of its use: 'none', 'streams' (links, the next time slice), 'neighbours' or 'auto'",
+            "auto",
+            _prefetch,
+        ),
         "links": Option("'full', or 'two-row' (12 of 18 reals kept; SU(3) links only)", "full", _links),
     },
     summary="C++ SIMD kernels, fused operators and vector updates; Nc = 3, any extents, every precision",

@@ -8,6 +8,7 @@ treated as absent.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -25,6 +26,8 @@ TUNE_VARIABLE = "LQCD_TUNE"
 """Environment variable: ``off`` for the fixed schedule."""
 SMALLEST = 2**17
 """Sites times columns from which a measurement is made."""
+PREFETCH = ("none", "streams", "neighbours")
+"""Kinds of prefetch by number; see kernels.h."""
 BUDGET = 1.0
 """Seconds after which a measurement stops with what it has."""
 
@@ -39,6 +42,8 @@ class Schedule:
     """Vector sites of a time slice that a thread takes through the slices in turn, at least 1."""
     stream: bool
     """Store around the cache."""
+    prefetch: int
+    """Index into :data:`PREFETCH`."""
 
 
 def cost(layout: Any, n_rhs: int, reals: int, block: int) -> str:
@@ -71,7 +76,7 @@ def cost(layout: Any, n_rhs: int, reals: int, block: int) -> str:
 
 
 def fixed(per_slice: int, groups: int, footprint: int, cache: int) -> Schedule:
-    """The schedule without a measurement: good on a Zen 3 (PERFORMANCE.md).
+    """The schedule without a measurement: good on a Zen 4 and a Zen 3 (PERFORMANCE.md).
 
     Parameters
     ----------
@@ -82,18 +87,21 @@ def fixed(per_slice: int, groups: int, footprint: int, cache: int) -> Schedule:
     footprint, cache
         Bytes of links and fields together, and of the last-level cache.
     """
-    return Schedule(block=2, tile=256 if groups > 1 else max(64, per_slice), stream=footprint > cache // 4)
+    far = footprint > cache // 4
+    prefetch = (2 if groups > 1 else 1) if far else 0
+    return Schedule(block=2, tile=256 if groups > 1 else max(64, per_slice), stream=far, prefetch=prefetch)
 
 
 def candidates(first: Schedule, per_slice: int, groups: int) -> list[Schedule]:
-    """The fixed schedule and its neighbours."""
+    """The fixed schedule, and those that differ in prefetch, in stores, or in block and tile."""
     found = [first]
-    for stream in (first.stream, not first.stream):
-        for block in (1, 2, 3, 4) if groups > 1 else (1,):
-            for tile in sorted({64, 256, max(64, per_slice)}):
-                schedule = Schedule(block, tile, stream)
-                if schedule not in found:
-                    found.append(schedule)
+    found += [attrs.evolve(first, prefetch=p) for p in range(len(PREFETCH)) if p != first.prefetch]
+    found.append(attrs.evolve(first, stream=not first.stream))
+    blocks = (1, 2, 3, 4) if groups > 1 else (first.block,)
+    for block, tile in itertools.product(blocks, sorted({64, 256, max(64, per_slice)})):
+        schedule = attrs.evolve(first, block=block, tile=tile)
+        if schedule not in found:
+            found.append(schedule)
     return found
 
 
@@ -117,7 +125,7 @@ def choose(key: str, options: list[Schedule], run: Callable[[Schedule], None]) -
     key = f"{_machine()} {key}"
     known = _read().get(key)
     try:
-        remembered = Schedule(int(known["block"]), int(known["tile"]), bool(known["stream"])) if known else None
+        remembered = Schedule(**{k: int(known[k]) for k in attrs.fields_dict(Schedule)}) if known else None
     except (KeyError, TypeError, ValueError):
         remembered = None
     if remembered in options:
