@@ -101,9 +101,9 @@ def measure_kernels(U, precision, n_rhs, options, seconds):
 def cases(part, U, precisions, counts):
     """(case, gauge field, precision, right-hand sides, options) of a part."""
     formulations = ("half", "fused") if part == "traced" else ("vector", "tensor")
-    tiny = lqcd.GaugeField.cold(lqcd.LatticeGeometry(T=2, Z=2, Y=2, X=2))
-    first = "fused" if part == "traced" else "vector"
-    yield "round trip", tiny, "single", 1, {"formulation": first}
+    if part == "traced":  # the empty kernel of nki_instructions is the other route's
+        tiny = lqcd.GaugeField.cold(lqcd.LatticeGeometry(T=2, Z=2, Y=2, X=2))
+        yield "round trip", tiny, "single", 1, {"formulation": "fused"}
     for precision in precisions:
         for n in counts:
             for formulation in formulations:

@@ -1,9 +1,14 @@
 """What the Neuron backends share: device detection, budgets, the cache on disk. No torch, no device."""
 
+import ctypes
+import errno
 import json
 import multiprocessing
+import os
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from lqcd_backends.neuron import budget, cache, device
 from neuron_standin import CHIPS, make_machine
 
 import lqcd_core as lqcd
-from lqcd_core.errors import BackendUnavailable, ParameterError
+from lqcd_core.errors import BackendUnavailable, FileError, ParameterError
 
 
 @pytest.fixture(autouse=True)
@@ -81,6 +86,39 @@ def test_neuron_ls_answers_where_sysfs_does_not(tmp_path, monkeypatch):
     assert found.source == "neuron-ls" and found.num_cores == 4 and found.generation == "gen3"
     assert found.memory_bytes == 103079215104 and found.core_bytes == 103079215104 // 4
     assert device.from_neuron_ls([{"neuron_device": 0}]) is None and device.from_neuron_ls({"error": "no"}) is None
+
+
+def test_files_are_asked_first_then_the_tool_then_the_library(tmp_path, monkeypatch):
+    """Each source answers with a number of its own; the first that answers is taken, and a broken one is passed over."""
+    make_machine(tmp_path, "inf2.xlarge")
+    program = tmp_path / "neuron-ls"
+    program.write_text('#!/bin/sh\necho \'[{"neuron_device": 0, "nc_count": 4, "memory_size": 103079215104}]\'\n')
+    program.chmod(0o755)
+
+    class Library:
+        """libnrt with the older of the two names."""
+
+        @staticmethod
+        def nrt_get_total_nc_count(pointer):
+            ctypes.cast(pointer, ctypes.POINTER(ctypes.c_uint32))[0] = 8
+            return 0
+
+    def load(name):
+        if name == "absent":
+            raise OSError("cannot open shared object file")
+        return Library
+
+    monkeypatch.setattr(device, "NEURON_LS", (str(program),))
+    monkeypatch.setattr(device, "LIBNRT", ("absent", "libnrt.so.1"))
+    monkeypatch.setattr(device.ctypes, "CDLL", load)
+    assert (device.get_device().source, device.get_device().num_cores) == ("sysfs", 2)
+    monkeypatch.setattr(device, "SYSFS", tmp_path / "nothing")
+    assert (device.get_device().source, device.get_device().num_cores) == ("neuron-ls", 4)
+    program.write_text("#!/bin/sh\necho broken\n")
+    found = device.get_device()
+    assert (found.source, found.num_cores, found.generation) == ("libnrt", 8, "")
+    monkeypatch.setattr(Library, "nrt_get_total_nc_count", lambda pointer: 1)
+    assert "libnrt" in device.get_device().reason
 
 
 def test_the_reason_is_named_where_there_is_nothing(tmp_path):
@@ -221,6 +259,41 @@ def test_a_build_that_fails_leaves_nothing(tmp_path):
         store.fetch({"a": 1}, fails)
     assert [p.name for p in store.folder.iterdir() if not p.name.endswith(".lock")] == []
     assert not store.fetch({"a": 1}, writer("fine", []))[1]
+
+
+def _dies(root):
+    def build(folder):
+        (folder / "module.pt").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    cache.Cache("traced", root).fetch({"a": 1}, build)
+
+
+def test_a_compilation_that_is_killed_is_made_again_and_leaves_nothing(tmp_path):
+    killed = multiprocessing.get_context("fork").Process(target=_dies, args=(tmp_path,))
+    killed.start()
+    killed.join(60)
+    store = cache.Cache("traced", tmp_path)
+    work = [p for p in store.folder.iterdir() if p.is_dir()]
+    assert killed.exitcode == -signal.SIGKILL and len(work) == 1 and not list(store.entries())
+    folder, there = store.fetch({"a": 1}, writer("whole", []))
+    assert not there and (folder / "module.pt").read_text() == "whole" and not work[0].exists()
+
+
+def test_a_folder_that_cannot_be_written_to_serves_what_it_has_and_says_the_rest(tmp_path, monkeypatch):
+    store = cache.Cache("traced", tmp_path)
+    folder, _ = store.fetch({"a": 1}, writer("one", []))
+
+    def refuse(*words, **more):  # chmod does not stop root
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert store.fetch({"a": 1}, writer("never", [])) == (folder, True)
+    with pytest.raises(FileError, match=r"traced cannot be written to .*Permission denied.*LQCD_NEURON_CACHE"):
+        store.fetch({"a": 2}, writer("never", []))
+    (tmp_path / "file").touch()
+    with pytest.raises(FileError, match="LQCD_NEURON_CACHE"):
+        cache.Cache("traced", tmp_path / "file").fetch({"a": 1}, writer("never", []))
 
 
 def _fetch(root, start, made):

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from neuron_standin import standin  # noqa: E402
 
 import lqcd_core as lqcd  # noqa: E402
-from lqcd_core.errors import BackendUnavailable  # noqa: E402
+from lqcd_core.errors import BackendUnavailable, FileError  # noqa: E402
 
 G = lqcd.LatticeGeometry(T=2, Z=2, Y=2, X=2)
 PSI = (np.random.default_rng(1).normal(size=(1, *G.spinor_shape, 2)) @ [1, 1j]).astype(np.complex64)
@@ -83,6 +83,36 @@ def test_clover_terms_follow_links_changed_in_place(adapter, gauge, tmp_path):
         assert error(called(PSI), before) < 1e-6 and error(waiting(PSI), before) < 1e-6
         assert error(bind(u, gauge, csw=1.3)(PSI), expected(u, csw=1.3)) < 1e-6
         assert error(bind(u, gauge, csw=1.9)(PSI), expected(u, csw=1.9)) < 1e-6
+
+
+def test_flags_of_the_environment_meet_no_stale_graph(tmp_path, monkeypatch):
+    monkeypatch.delenv("NEURON_CC_FLAGS", raising=False)
+    u = links(1)
+    with standin(cache=tmp_path):
+        import torch_neuronx
+
+        for flags, compiled in (("", 1), ("--verbose=35", 2), ("--verbose=35", 2), ("", 2)):
+            monkeypatch.setenv("NEURON_CC_FLAGS", flags)
+            assert error(bind(u, "resident")(PSI), expected(u)) < 1e-6 and len(torch_neuronx.CALLS) == compiled
+
+
+def test_every_graph_has_a_workdir_of_its_own(tmp_path):
+    """The compiler names its files alike for every graph: in one folder two processes would take each other's."""
+    u, asked = links(1), tmp_path / "work"
+    with standin(cache=tmp_path / "cache"):
+        import torch_neuronx
+
+        D = lqcd.WilsonDirac(mass=0.2)
+        options = {"formulation": "half", "workdir": str(asked)}
+        for n in (1, 2):
+            D.bind(u, backend=("neuron-traced", options), precision="single", n_rhs=n).apply.warm_up()
+        used = [Path(traced["workdir"]) for traced in torch_neuronx.TRACED]
+        assert len(set(used)) == 2 and all(folder.is_dir() and folder.parent == asked for folder in used)
+        (tmp_path / "file").touch()
+        options["workdir"] = str(tmp_path / "file")
+        m = D.bind(u, backend=("neuron-traced", options), precision="single", n_rhs=3)
+        with pytest.raises(FileError, match=r"option workdir= .*leave workdir out"):
+            m.apply.warm_up()
 
 
 # -- the native package ---------------------------------------------------------------------------------------------------

@@ -362,6 +362,20 @@ def test_a_refused_graph_is_cut_smaller_until_it_passes(monkeypatch, caplog):
         m(psi)
 
 
+@pytest.mark.parametrize(("n_rhs", "cores"), ((3, 1), (3, 2)))
+def test_refused_batches_are_cut_on_one_core_and_on_several(n_rhs, cores, monkeypatch):
+    """Four vectors, the last batch is short; what the compiler refuses whole passes in three slabs."""
+    g = LatticeGeometry(T=6, Z=2, Y=2, X=2)
+    u, psi = lqcd.GaugeField.random(g, seed=2), gaussian(4, *g.spinor_shape).astype(np.complex64)
+    monkeypatch.setenv("STANDIN_INSTRUCTION_LIMIT", str(16 * 24))
+    options = {"formulation": "fused", "num_cores": cores, "optimize_level": 3}
+    definition = lqcd.WilsonDirac(mass=0.1)
+    m = definition.bind(u, backend=("neuron-traced", options), precision="single", n_rhs=n_rhs)
+    got = m(psi)
+    assert m.apply.decision.need.slabs == 3
+    assert distance(got, reference("M", definition, u.array, psi)) < as_precision("single").tolerance
+
+
 def test_the_budget_cuts_slabs_of_unequal_thickness_where_it_must():
     """Five slices, the limit lets two into a graph: 1 + 2 + 2. Data parallel over two cores as well."""
     g = LatticeGeometry(T=5, Z=2, Y=2, X=2)
@@ -578,8 +592,13 @@ def test_the_explicit_compiler_gives_bound_operators(gauge):
     assert info.converged and distance(reference("M", definition, u.array, x), psi[:2]) < 2e-4
     with pytest.raises(FieldShapeError, match="lattice_shape"):
         compiler.compile_dslash(definition, lattice_shape=(8, 2, 2, 4), gauge_field=u)
+    with pytest.raises(FieldShapeError, match="lattice_shape=4"):
+        compiler.compile_dslash(definition, lattice_shape=4, gauge_field=u)
     with pytest.raises(ParameterError, match="gauge_field"):
         compiler.compile_dslash(definition)
+    for name in ("num_cores", "per_core_batch_size"):
+        with pytest.raises(ParameterError, match=f"{name} must be a whole number of at least 1, got 0"):
+            compiler.compile_dslash_multicore(definition, gauge_field=u, **{name: 0})
 
 
 def test_the_options_of_neuron_compile_param_are_understood():

@@ -35,7 +35,7 @@ def test_the_first_hour_writes_one_file_and_no_speed_of_a_stand_in(tmp_path):
     for name in ("nki_launches", "nki_instructions"):
         assert "STAND-IN" in parts[name]["stand_in"] and "STAND-IN" in parts[name]["machine"]["stand_in"]
     rows = parts["nki_launches"]["results"]
-    assert len(rows) == 3
+    assert len(rows) == 2 and {row["case"] for row in rows} == {"M"}  # the round trip is the empty kernel's, below
     assert all("error" not in row and row["relative_error"] < 5e-4 and row["norm_error"] < 1e-6 for row in rows)
     rows = parts["nki_instructions"]["results"]
     assert len(rows) == len(microbenchmarks()) and all("error" not in row and row["exact"] is True for row in rows)

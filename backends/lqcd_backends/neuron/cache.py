@@ -16,9 +16,11 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lqcd_core.errors import FileError
 from lqcd_core.io.unfinished import locked, remove_unfinished
 
 VARIABLE = "LQCD_NEURON_CACHE"
@@ -62,13 +64,21 @@ class Cache:
     def fetch(self, key: Mapping[str, Any], build: Callable[[Path], None]) -> tuple[Path, bool]:
         """(folder of the entry, True if it was there). ``build(folder)`` fills a new one.
 
-        Whatever ``build`` raises passes through and leaves nothing behind.
+        Whatever ``build`` raises passes through and leaves nothing behind. An entry that is there is found in a folder
+        that cannot be written to.
+
+        Raises
+        ------
+        FileError
+            If the entry is not there and the folder cannot be written to.
         """
         digest = key_digest(key)
         final = self.folder / digest
         if self._whole(final, key):
             return final, True
-        self.folder.mkdir(parents=True, exist_ok=True)
+        with writable("cache of compiled graphs", self.folder, f"let {VARIABLE} name a folder that can be written to"):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self.folder).close()  # said before minutes of compilation
         remove_unfinished(self.folder)  # of processes that were killed while they compiled
         with locked(self.folder, digest):
             if self._whole(final, key):
@@ -109,6 +119,15 @@ class Cache:
             return False
 
 
+@contextmanager
+def writable(what: str, folder: Path, remedy: str) -> Iterator[None]:
+    """What the system says of a folder inside the block becomes a FileError that says whose folder it is, and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise FileError(f"the {what} {folder} cannot be written to ({error.strerror or error}); {remedy}.") from error
+
+
 def _file_digest(path: Path) -> str:
     h = hashlib.blake2b(digest_size=16)
     with open(path, "rb") as f:
@@ -117,4 +136,4 @@ def _file_digest(path: Path) -> str:
     return h.hexdigest()
 
 
-__all__ = ["VARIABLE", "Cache", "cache_root", "key_digest"]
+__all__ = ["VARIABLE", "Cache", "cache_root", "key_digest", "writable"]

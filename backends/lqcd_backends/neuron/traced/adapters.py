@@ -25,7 +25,7 @@ import torch
 from lqcd_core.errors import BackendError, BackendUnavailable
 
 from .. import native_cache
-from ..cache import Cache
+from ..cache import Cache, key_digest, writable
 from ..device import NeuronDevice, generation_of
 from .cost import narrow_product
 from .graph import STORAGE, Graph, GraphSpec
@@ -151,7 +151,7 @@ def cache_key(
     return {
         "adapter": adapter, "spec": attrs.asdict(spec), "baked": baked, "weights": digest if baked else "",
         "flags": flags, "target": target_of(device, options), "versions": versions(), "generation": device.generation,
-        "lnc": device.logical_core_config, "source": _source_digest(),
+        "lnc": device.logical_core_config, "environment_flags": os.environ.get("NEURON_CC_FLAGS", ""), "source": _source_digest(),
     }  # fmt: skip
 
 
@@ -218,7 +218,8 @@ class TraceAdapter:
         def build(folder: Path) -> None:
             graph = Graph(spec, held).eval()
             with tempfile.TemporaryDirectory() as temporary, torch.no_grad():
-                module = self._compile(graph, example_inputs(spec, weights), baked, spec, options, temporary)
+                workdir = _own_workdir(options.workdir, key_digest(key)) if options.workdir else temporary
+                module = self._compile(graph, example_inputs(spec, weights), baked, spec, options, workdir)
                 torch.jit.save(module, str(folder / "module.pt"))
 
         folder, there = self.cache.fetch(key, build)
@@ -243,17 +244,23 @@ class TraceAdapter:
             self.package.move_trace_to_device(module, core)
         return module
 
-    def _compile(self, graph: Graph, examples, baked: bool, spec: GraphSpec, options: CompileOptions, temporary: str):
+    def _compile(self, graph: Graph, examples, baked: bool, spec: GraphSpec, options: CompileOptions, workdir: str):
         more: dict[str, Any] = {"inline_weights_to_neff": baked} if self._separates else {}
         if options.cpu_backend:
             more["cpu_backend"] = True
         flags = compiler_arguments(spec, options, self.device)
         try:
-            return self.package.trace(
-                graph, examples, compiler_workdir=options.workdir or temporary, compiler_args=flags, **more
-            )
+            return self.package.trace(graph, examples, compiler_workdir=workdir, compiler_args=flags, **more)
         except Exception as error:  # whatever the compiler's wrapper raises: its text is all that is documented
             raise _told(error) from error
+
+
+def _own_workdir(asked: str, digest: str) -> str:
+    """A folder for one graph: the compiler's files have the same names for every graph, and two processes may compile at once."""
+    folder = Path(asked).expanduser() / digest
+    with writable("option workdir=", folder, "name a folder that can be written to, or leave workdir out"):
+        folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
 
 
 _PLACEMENT = ("neuron_cores_context", "set_neuron_cores")

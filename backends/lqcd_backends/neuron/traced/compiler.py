@@ -6,7 +6,10 @@ names are better off with :func:`lqcd_core.use_backend`.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from lqcd_core.errors import FieldShapeError, ParameterError
 from lqcd_core.operators.bound import BoundOperator, geometry_of
@@ -25,7 +28,7 @@ class NeuronCompiler:
     optimize_level
         The compiler's optimisation level, 1 to 3.
     workdir
-        Folder for the compiler's own files; None for a temporary one. The cache of results is elsewhere (docs/neuron.md).
+        Folder for the compiler's own files, a subfolder a graph; None for a temporary one. The cache of results is elsewhere (docs/neuron.md).
     sram_threshold_bytes
         Working set above which every stage of a chain is a launch of its own, bytes; None: never.
     target, cpu_backend
@@ -91,6 +94,9 @@ class NeuronCompiler:
     ) -> BoundOperator:  # fmt: skip
         """D on ``num_cores * per_core_batch_size`` right-hand sides, so many on each core. None: every core there is."""
         cores = require_device().num_cores if num_cores is None else num_cores
+        for name, count in (("num_cores", cores), ("per_core_batch_size", per_core_batch_size)):
+            if not isinstance(count, Integral) or count < 1:
+                raise ParameterError(f"{name} must be a whole number of at least 1, got {count!r}.")
         return self._bind(D, lattice_shape, nc, gauge_field, cores * per_core_batch_size, num_cores=cores)
 
     def compile_dslash_sharded(
@@ -104,7 +110,7 @@ class NeuronCompiler:
             raise ParameterError("an operator is compiled for its links: pass gauge_field= (a field or an array).")
         geometry = geometry_of(gauge_field)
         for name, given, found in (("lattice_shape", lattice_shape, geometry.shape), ("nc", nc, geometry.nc)):
-            if given is not None and (tuple(given) if name == "lattice_shape" else given) != found:
+            if given is not None and not np.array_equal(given, found):
                 raise FieldShapeError(f"{name}={given!r} was asked for, but the links have {found!r}.")
         options = {k: v for k, v in {**self.options, **more}.items() if v is not None}
         return D.bind(gauge_field, backend=("neuron-traced", options), precision=self.precision, n_rhs=n_rhs)

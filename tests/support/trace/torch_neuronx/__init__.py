@@ -50,7 +50,9 @@ def trace(func, example_inputs, *_, input_output_aliases={}, compiler_workdir=No
         raise RuntimeError(f"neuronx-cc: --target {target}: not one of {TARGETS}")
     if partitioner_config is not None and not isinstance(partitioner_config, PartitionerConfig):
         raise TypeError("partitioner_config must be a PartitionerConfig")
-    TRACED.append({"flags": flags, "cpu_backend": cpu_backend, "inlined": inline_weights_to_neff})
+    TRACED.append(
+        {"flags": flags, "cpu_backend": cpu_backend, "inlined": inline_weights_to_neff, "workdir": compiler_workdir}
+    )
     with _ALONE:
         return _loaded_anew(_traced(func, inputs, flags, inline_weights_to_neff))
 
