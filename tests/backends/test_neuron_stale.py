@@ -6,6 +6,7 @@ Under the stand-ins; no device. Of the native package too: its graphs, its const
 import sys
 from pathlib import Path
 
+import attrs
 import numpy as np
 import pytest
 
@@ -13,6 +14,11 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from lqcd_backends.neuron.cache import key_digest  # noqa: E402
+from lqcd_backends.neuron.device import device_of_target  # noqa: E402
+from lqcd_backends.neuron.traced import adapters  # noqa: E402
+from lqcd_backends.neuron.traced.adapters import CompileOptions, cache_key  # noqa: E402
+from lqcd_backends.neuron.traced.graph import GraphSpec, Stage, Term  # noqa: E402
 from neuron_standin import standin  # noqa: E402
 
 import lqcd_core as lqcd  # noqa: E402
@@ -83,6 +89,33 @@ def test_clover_terms_follow_links_changed_in_place(adapter, gauge, tmp_path):
         assert error(called(PSI), before) < 1e-6 and error(waiting(PSI), before) < 1e-6
         assert error(bind(u, gauge, csw=1.3)(PSI), expected(u, csw=1.3)) < 1e-6
         assert error(bind(u, gauge, csw=1.9)(PSI), expected(u, csw=1.9)) < 1e-6
+
+
+def test_whatever_a_graph_depends_on_changes_its_key(monkeypatch):
+    """Every field of the graph's definition, flags, target, device, package, versions, and the weights where they are baked."""
+    monkeypatch.delenv("NEURON_CC_FLAGS", raising=False)
+    spec = GraphSpec(chain=((Stage(centre=Term("scale", "scale_a")),),), sites=(2, 2, 2, 2), nc=3, n_rhs=1)
+    changed = {
+        "chain": ((Stage(dagger=True, centre=Term("scale", "scale_a")),),), "sites": (4, 2, 2, 2), "nc": 2, "n_rhs": 2,
+        "formulation": "fused", "link_storage": "bfloat16", "storage_in": "bfloat16", "storage_centre": "bfloat16",
+        "storage_out": "bfloat16", "ghost": True, "weights": ("links",), "as_arguments": True,
+    }  # fmt: skip
+    assert changed.keys() == attrs.fields_dict(GraphSpec).keys()
+    one, other, options = device_of_target("trn2"), device_of_target("inf2"), CompileOptions()
+
+    def digest(spec=spec, weights="u1", baked=True, device=one, options=options, adapter="trace"):
+        return key_digest(cache_key(spec, weights, baked, device, options, adapter))
+
+    found = [digest(), *(digest(spec=attrs.evolve(spec, **{k: v})) for k, v in changed.items())]
+    found += [digest(weights="u2"), digest(baked=False), digest(device=other), digest(adapter="native")]
+    found += [digest(device=attrs.evolve(one, logical_core_config=1)), digest(options=CompileOptions(optimize_level=3))]
+    found += [digest(device=other, options=CompileOptions(target=name)) for name in ("inf2", "trn1n")]
+    monkeypatch.setattr(adapters, "versions", lambda: {"neuronx-cc": "another"})
+    found.append(digest())
+    assert len(set(found)) == len(found)
+    assert digest(weights="u1", baked=False) == digest(weights="u2", baked=False), (
+        "weights that are replaced are no part"
+    )
 
 
 def test_flags_of_the_environment_meet_no_stale_graph(tmp_path, monkeypatch):
