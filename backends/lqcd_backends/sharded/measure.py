@@ -4,10 +4,11 @@
 
 For the hopping term, M and a few iterations of CG it prints the median wall time of each, the ratio (median over
 repeats, the two measured in turn so that a busy machine slows both), the ratio of the shortest times (``best``: what the
-machine gave in its quietest moments), and for threads the processor seconds that the cut
+machine gave in its quietest moments; each runs once untimed before it is timed), and for threads the processor seconds that the cut
 lattice needs for every one of the whole: its excess over 1 is all that cutting costs, however busy the machine is.
 Then what one shard costs over the inner backend, exact reductions over fast ones, and how much of the faces' travel the
-interior covered (interior seconds / (interior + waiting) over all workers and hops). ``--json`` prints every repeat.
+interior covered (interior seconds / (interior + waiting) over all workers and hops). ``--own-threads`` measures the inner
+backend alone with a thread a shard in the same turns: what the machine lets any second core gain. ``--json`` prints every repeat.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ import numpy as np
 
 
 def measure(
-    inner: str, lattice, n_rhs: int, precision: str, executor: str, shards: int, repeats: int
+    inner: str, lattice, n_rhs: int, precision: str, executor: str, shards: int, repeats: int, own_threads: bool = False
 ) -> dict[str, Any]:
     """Seconds and ratios by name; see the module and :func:`show`.
 
     Returns
     -------
     dict
-        ``asked``: the arguments. ``work``: by operation and variant (``inner`` without the executor, ``1``, ``<shards>``
-        and ``<shards> fast``) the wall and processor seconds of every repeat. ``one_shard_overhead``: by operation, the
+        ``asked``: the arguments. ``work``: by operation and variant (``inner`` without the executor, ``1``, ``<shards>``,
+        ``<shards> fast`` and ``threads``) the wall and processor seconds of every repeat. ``one_shard_overhead``: by operation, the
         median of 1 shard / inner, less 1. ``exact_cost``: the median of exact / fast over the iterations of CG, less 1.
         ``overlap``: of the time in which faces travelled, the part that the interior covered.
     """
@@ -51,6 +52,8 @@ def measure(
         f"{shards}": ("sharded", {**options, "shards": shards}),
         f"{shards} fast": ("sharded", {**options, "shards": shards, "reductions": "fast"}),
     }
+    if own_threads:
+        backends["threads"] = (inner, {"threads": shards})
     bound = {
         k: lqcd.WilsonDirac(mass=0.4).bind(U, backend=b, precision=precision, n_rhs=n_rhs) for k, b in backends.items()
     }
@@ -69,6 +72,7 @@ def measure(
             if repeat == 1 and team is not None and name == "H":
                 team.call("times")  # the first one warms up
             for key in bound:
+                function(key)  # untimed: a processor that slept through one shard's turn is slow to begin with
                 t, c = time.perf_counter(), time.process_time()
                 function(key)
                 if repeat:
@@ -101,7 +105,7 @@ def show(got: dict[str, Any]) -> None:
     )
     for name, by in got["work"].items():
         one = by["1"]
-        for key in (f"{shards}", f"{shards} fast"):
+        for key in (k for k in by if k not in ("inner", "1")):
             cut = by[key]
             line = f"{name:18} {key:7} 1 shard {1e3 * statistics.median(one['wall']):8.1f} ms"
             line += f"  cut {1e3 * statistics.median(cut['wall']):8.1f} ms  speed-up {_ratio(one['wall'], cut['wall']):5.2f}"
@@ -125,9 +129,14 @@ def main() -> None:
     parser.add_argument("--executor", choices=("threads", "processes"), default="threads")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument(
+        "--own-threads",
+        action="store_true",
+        help="also the inner backend alone, with a thread a shard (not torch: its threads belong to the process)",
+    )
     parser.add_argument("--json", action="store_true", help="print everything that was measured as JSON")
     a = parser.parse_args()
-    got = measure(a.inner, tuple(a.lattice), a.n_rhs, a.precision, a.executor, a.shards, a.repeats)
+    got = measure(a.inner, tuple(a.lattice), a.n_rhs, a.precision, a.executor, a.shards, a.repeats, a.own_threads)
     if a.json:
         print(json.dumps(got))
     else:

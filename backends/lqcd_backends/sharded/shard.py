@@ -199,6 +199,9 @@ class Shard:
         if exact and isinstance(inside, SupportsFusedSlices):
             o[new], slices = inside.axpy_norm2_slices(a, o[x], o.pop(y))
             return self._seen(slices)
+        if not exact:
+            o[new], rr = self.objects[space].axpy_norm2(a, o[x], o.pop(y))
+            return self._seen(rr[:, None])
         self.axpy(space, new, a, x, y)
         return self.inner(space, exact, new, new)
 
