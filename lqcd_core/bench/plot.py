@@ -38,9 +38,9 @@ def draw(folder, head: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> 
         handles = {label: h for a in axes for h, label in zip(*a.get_legend_handles_labels())}
         if handles:
             handles = dict(sorted(handles.items()))
-            figure.legend(handles.values(), handles.keys(), loc="outside right upper", fontsize=8, frameon=False)
+            figure.legend(handles.values(), handles.keys(), loc="outside right center", fontsize=8, frameon=False)
         about = head["machine"]
-        figure.suptitle(f"{about['processor']}, {head['date'][:10]}", fontsize=9, color="0.3")
+        figure.suptitle(f"{about['processor']}, {head['date'][:10]}", fontsize=9, color="0.3", x=0.01, ha="left")
         written += [_save(figure, folder / f"{name}.{suffix}") for suffix in ("png", "svg")]
     return written
 
@@ -76,7 +76,7 @@ def _roofline(axis, head, rows, colours) -> None:
         for level in limits.levels:
             axis.plot(x, np.minimum(peak, x * level.value), style, color="0.55", linewidth=0.9, zorder=0)
             if k == 0 and level.value * x[0] < 0.8 * peak:  # a level that never binds here needs no name
-                axis.annotate(level.name, (x[0], x[0] * level.value), fontsize=7, color="0.4", va="bottom", ha="right")
+                axis.annotate(level.name, (x[0], x[0] * level.value), fontsize=7, color="0.4", va="top", ha="left")
         axis.plot([], [], style, color="0.55", label=f"limits, {threads} thread{'s' if int(threads) > 1 else ''}")
     for _, c in points:
         axis.plot(
