@@ -56,7 +56,7 @@ def check_dirac(formulation, shape, n_rhs, kind, dagger, generation, lnc=1):
     [
         ((4, 2, 6, 4), 1, "scalar", False, 2), ((4, 2, 6, 4), 2, "blocks", True, 3), ((6, 3, 2, 5), 8, "twist", False, 4),
         ((3, 5, 2, 1), 2, "twist", True, 2), ((2, 2, 3, 4), 12, "blocks", False, 2), ((2, 4, 4, 3), 13, "scalar", True, 3),
-        ((2, 2, 4, 3), 64, "scalar", False, 3), ((8, 6, 2, 2), 1, "scalar", False, 3),
+        ((2, 2, 4, 3), 64, "scalar", False, 3), ((8, 6, 2, 2), 1, "scalar", False, 3), ((2, 2, 6, 4), 64, "scalar", True, 2),
     ],
 )  # fmt: skip
 def test_dirac_equals_the_reference(formulation, shape, n_rhs, kind, dagger, generation):

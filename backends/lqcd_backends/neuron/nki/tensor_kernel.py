@@ -308,9 +308,9 @@ def _apply(psi, chi, links, diagonal, scalars, out, form, dagger, lattice):
             elif form == "hop":
                 nisa.activation(done, nl.copy, acc) if even else nisa.tensor_copy(done, acc, nisa.engine.vector)
             elif dagger:
-                part = scaled[turn["bank"] % 2][:, 0:width]
-                nisa.activation(part, nl.copy, mine, None, scalar)
-                nisa.scalar_tensor_tensor(done, acc, nl.multiply, negative, nl.add, part)
+                times = scaled[turn["bank"] % 2][:, 0:width]
+                nisa.activation(times, nl.copy, mine, None, scalar)
+                nisa.scalar_tensor_tensor(done, acc, nl.multiply, negative, nl.add, times)
             else:
                 nisa.scalar_tensor_tensor(done, mine, nl.multiply, scalar, nl.subtract, acc)
 
