@@ -164,7 +164,10 @@ def test_every_window_gives_what_no_window_gives_everywhere(generation, parity, 
             for lnc in (1,) if generation == 2 else (1, 2):
                 for storage in (("float32",), ("bfloat16",), ("float16",)):
                     by_walk(shape, 2, generation, parity, kind, dagger, lnc, storage, seen)
-    assert seen >= {(0, True, True), (0, True, False), (0, False, True), (1, True, True)}
+    cut = (
+        {(0, True, True), (1, True, True)} if generation > 2 else set()
+    )  # what generation 2 holds, zeros too, leaves no such walk
+    assert seen >= {(0, True, False), (0, False, True)} | cut
 
 
 def test_normal_operator_by_a_window():
